@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is measured: the library, or a baseline that does the same exchange. One ops table each, with the library's own
+ * structs and statuses, so that measuring and checking are written once.
+ */
+#ifndef AFDEP_BENCH_PATH_H
+#define AFDEP_BENCH_PATH_H
+
+#include "bench/bench_plan.h"
+
+typedef struct afdep_bench_path afdep_bench_path_t;
+
+/* What a path resolved to. */
+typedef struct afdep_bench_path_info {
+    const char *protocol; /* as the path names it: "direct", "directional", "alltoallv" */
+    const char *backend, *fabric;
+    int stagger, sparse_dispatch, sparse_combine;
+    int channels;
+    int source_view;
+} afdep_bench_path_info_t;
+
+typedef struct afdep_bench_path_ops {
+    const char *name;
+    /* Memory for exchanges of `bucket` tokens. Local. */
+    afdep_status_t (*memory)(const afdep_bench_plan_t *plan, int bucket, afdep_memory_t *memory);
+    /* Collective; as afdep_buffer_open() with `fabric` (NULL: its default). `bucket` is the largest that will be used. */
+    afdep_status_t (*open)(afdep_world_t *world, const afdep_bench_plan_t *plan, const char *fabric, int bucket,
+                           afdep_bench_path_t **path);
+    void (*info)(afdep_bench_path_t *path, afdep_bench_path_info_t *info);
+    afdep_status_t (*dispatch)(afdep_bench_path_t *path, const afdep_dispatch_t *dispatch);
+    afdep_status_t (*receive)(afdep_bench_path_t *path, afdep_receive_t *receive);
+    afdep_status_t (*reply)(afdep_bench_path_t *path, const afdep_reply_t *reply);
+    afdep_status_t (*collect)(afdep_bench_path_t *path, afdep_collect_t *collect);
+    afdep_status_t (*counters)(afdep_bench_path_t *path, int peer, afdep_counters_t *counters);
+    /* The status that poisoned the path, or OK. Never waits. */
+    afdep_status_t (*error)(afdep_bench_path_t *path);
+    afdep_status_t (*close)(afdep_bench_path_t *path);
+    /* The sentence of the calling thread's last error. */
+    const char *(*why)(void);
+} afdep_bench_path_ops_t;
+
+extern const afdep_bench_path_ops_t afdep_bench_library;
+#ifdef AFDEP_HAVE_MPI
+extern const afdep_bench_path_ops_t afdep_bench_alltoallv;
+#endif
+
+/* The ops of the plan's protocol, or NULL when this build lacks it. */
+const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *plan);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists RDMA devices through rdma-core: what a cross-domain run depends on is whether a port is up, how fast it is, and
+ * whether the device does remote atomics.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "bench/lib/nics.h"
+
+#ifdef AFDEP_HAVE_VERBS
+
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/lib/command.h"
+#include "bench/lib/json.h"
+
+static const char *atomics_name(enum ibv_atomic_cap cap)
+{
+    return cap == IBV_ATOMIC_GLOB ? "global" : cap == IBV_ATOMIC_HCA ? "hca" : "none";
+}
+
+static const char *link_name(uint8_t link_layer)
+{
+    return link_layer == IBV_LINK_LAYER_ETHERNET ? "ethernet" : link_layer == IBV_LINK_LAYER_INFINIBAND ? "infiniband" : NULL;
+}
+
+/* From the kernel's own words ("400 Gb/sec (4X NDR)"): the verbs field is too narrow for speeds beyond NDR. */
+static double port_rate(const char *device, int port)
+{
+    char file[256];
+    snprintf(file, sizeof file, "/sys/class/infiniband/%s/ports/%d/rate", device, port);
+    char *text = afdep_file_text(file);
+    double rate = text ? strtod(text, NULL) : 0;
+    free(text);
+    return rate;
+}
+
+static cJSON *port_json(struct ibv_context *context, const char *device, int port)
+{
+    struct ibv_port_attr attributes;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "port", port);
+    memset(&attributes, 0, sizeof attributes);
+    if (ibv_query_port(context, (uint8_t)port, &attributes) == 0) {
+        /* ibv_port_state_str() gives "PORT_ACTIVE"; the prefix says nothing. */
+        const char *state = ibv_port_state_str(attributes.state);
+        cJSON_AddItemToObject(json, "state",
+                              afdep_json_string(strncmp(state, "PORT_", 5) == 0 ? state + 5 : state));
+        cJSON_AddItemToObject(json, "link", afdep_json_string(link_name(attributes.link_layer)));
+    } else {
+        cJSON_AddNullToObject(json, "state");
+        cJSON_AddNullToObject(json, "link");
+    }
+    double rate = port_rate(device, port);
+    cJSON_AddItemToObject(json, "rate_gbits_per_s", rate > 0 ? cJSON_CreateNumber(rate) : cJSON_CreateNull());
+    return json;
+}
+
+static cJSON *device_json(struct ibv_device *device)
+{
+    struct ibv_device_attr attributes;
+    const char *name = ibv_get_device_name(device);
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddItemToObject(json, "name", afdep_json_string(name));
+    struct ibv_context *context = ibv_open_device(device);
+    memset(&attributes, 0, sizeof attributes);
+    int known = context && ibv_query_device(context, &attributes) == 0;
+    cJSON_AddItemToObject(json, "firmware", afdep_json_string(known ? attributes.fw_ver : NULL));
+    cJSON_AddItemToObject(json, "atomics", afdep_json_string(known ? atomics_name(attributes.atomic_cap) : NULL));
+    cJSON *ports = cJSON_AddArrayToObject(json, "ports");
+    for (int port = 1; known && port <= attributes.phys_port_cnt; port++)
+        cJSON_AddItemToArray(ports, port_json(context, name, port));
+    if (context)
+        ibv_close_device(context);
+    return json;
+}
+
+cJSON *afdep_nics(void)
+{
+    int count = 0;
+    cJSON *nics = cJSON_CreateArray();
+    struct ibv_device **devices = ibv_get_device_list(&count);
+    for (int i = 0; devices && i < count; i++)
+        cJSON_AddItemToArray(nics, device_json(devices[i]));
+    if (devices)
+        ibv_free_device_list(devices);
+    return nics;
+}
+
+#else
+
+cJSON *afdep_nics(void)
+{
+    return cJSON_CreateNull();
+}
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * Records: the common head that every record has, machine and build, and writing a file whole or not at all.
+ */
+#ifndef AFDEP_BENCH_RECORD_H
+#define AFDEP_BENCH_RECORD_H
+
+#include <cjson/cJSON.h>
+
+#include "bench/lib/scenario.h"
+
+typedef struct afdep_arm {
+    const char *name;     /* "sparse", "dense", "stagger", "alltoallv", ... */
+    const char *protocol; /* as --protocol */
+    int stagger, sparse_dispatch, sparse_combine;
+    const char *dtype, *backend, *fabric;
+    int emulated, graph;
+    const char *domains; /* "declared" or "discovered" */
+} afdep_arm_t;
+
+/* {"schema", "created", "command", "scenario", "arm", "native_tree", "build", "machine", "ranks"}. The caller adds its
+   part and owns the object. `argv` becomes "command", as one string, quoted for a shell where needed. */
+cJSON *afdep_record_begin(const char *schema, int argc, char **argv, const afdep_scenario_t *scenario,
+                          const afdep_arm_t *arm, int ranks, int ranks_per_host);
+
+cJSON *afdep_record_build(void);   /* compiler, flags, features, dirty, version */
+cJSON *afdep_record_machine(void); /* cpu, cores, kernel, memory, gpus, driver, cuda, nccl, mpi, nics */
+
+/* NaN and infinities become null. */
+cJSON *afdep_record_number(double value);
+
+/* Writes to a temporary name beside `file`, syncs, renames. 0, or -1 with one line naming file and reason. */
+int afdep_record_write(const char *file, const cJSON *record, char *why, size_t why_size);
+
+/* A file's content parsed as JSON; NULL with one line naming file, and line and column where it stops being JSON. */
+cJSON *afdep_record_read(const char *file, char *why, size_t why_size);
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * How a program's ranks run: one rank per process under mpirun or srun, or all ranks as threads of this process.
+ */
+#ifndef AFDEP_BENCH_WORLD_H
+#define AFDEP_BENCH_WORLD_H
+
+#include <stddef.h>
+
+#include <afdep/afdep.h>
+
+typedef struct afdep_world {
+    int rank, size;
+    int threads;         /* 1: the ranks are threads of this process */
+    afdep_group_t group; /* this rank's */
+    void *shared;        /* internal */
+} afdep_world_t;
+
+/*
+ * Looks at the launcher's variables (Open MPI's, PMIx's, Slurm's and PMI's) and initializes MPI only when one is there
+ * and says more than one rank. Returns the launched world's size, 1 without a launcher; `*rank` is this process's rank.
+ * 0: it failed (one line in `why`).
+ */
+int afdep_world_begin(int *argc, char ***argv, int *rank, char *why, size_t why_size);
+
+/*
+ * Runs `rank_main` for every rank of a world of `size`: once in this process under a launcher of `size` ranks; as `size`
+ * threads when launched as one (affinity reset to all processors first, since mpirun pins). Returns the largest status
+ * of any local rank. `size` must be 1-launched or equal to the launched size (the caller has checked).
+ */
+int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument);
+
+/* Collective over the world's group; what goes wrong here ends the program (afdep_world_abort). */
+void afdep_world_allgather(afdep_world_t *world, const void *send, void *recv, size_t bytes);
+void afdep_world_barrier(afdep_world_t *world);
+
+/* Ends the whole job at once with exit status `status` (MPI_Abort under a launcher, _exit otherwise): used when a peer
+   is lost, after the record was saved. Does not return. */
+void afdep_world_abort(afdep_world_t *world, int status);
+
+/* Finalizes MPI if it was initialized. */
+void afdep_world_end(void);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank's claim is a text of "name=value" lines in a fixed order. Texts are compared, not structs, so that two builds
+ * whose structs differ still find the line they differ in.
+ */
+#include "core/agreement.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/group.h"
+
+#define CLAIM_MAGIC 0x61666470u
+
+typedef struct claim {
+    uint32_t magic;
+    int32_t status;
+    char why[512];
+    char lines[3576];
+} claim_t;
+
+_Static_assert(sizeof(claim_t) <= 4096, "the claim's size is part of what every version of the library gathers");
+
+static void add_line(claim_t *claim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_line(claim_t *claim, const char *format, ...)
+{
+    size_t used = strlen(claim->lines);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(claim->lines + used, sizeof(claim->lines) - used, format, arguments);
+    va_end(arguments);
+}
+
+static void claim_settings(claim_t *claim, const afdep_settings_t *settings, const char *fabric)
+{
+    const afdep_shape_t *s = &settings->shape;
+    const struct {
+        const char *name;
+        long long value;
+    } numbers[] = {
+        { "ffn_ranks", s->ffn_ranks },
+        { "ranks_per_domain", s->ranks_per_domain },
+        { "num_experts", s->num_experts },
+        { "top_k", s->top_k },
+        { "hidden", s->hidden },
+        { "dtype", s->fp8 },
+        { "capacity", s->capacity },
+        { "num_sms", s->num_sms },
+        { "expert_alignment", s->expert_alignment },
+        { "in_flight", s->in_flight },
+        { "timeout_ms", settings->timeout_ms },
+        { "stagger", s->stagger },
+        { "sparse_dispatch", s->sparse_dispatch },
+        { "sparse_combine", s->sparse_combine },
+        { "apply_weights", s->apply_weights },
+        { "union_buffers", s->union_buffers },
+        { "first_exchange", (long long)settings->first_exchange },
+    };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        add_line(claim, "%s=%lld\n", numbers[i].name, numbers[i].value);
+    add_line(claim, "backend=%s\n", settings->backend);
+    add_line(claim, "fabric=%s\n", fabric);
+    add_line(claim, "native_tree=%s%s\n", afdep_native_tree(), afdep_native_tree_dirty() ? " (dirty)" : "");
+}
+
+/* Length of the line at `text`, without its newline. */
+static int line_length(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
+/* Line `line` of a claim's lines; "" beyond the last. */
+static const char *line_at(const char *lines, int line)
+{
+    for (; line > 0 && *lines; line--) {
+        lines += line_length(lines);
+        lines += *lines == '\n';
+    }
+    return lines;
+}
+
+static int line_equal(const char *a, const char *b)
+{
+    return line_length(a) == line_length(b) && strncmp(a, b, (size_t)line_length(a)) == 0;
+}
+
+/* "ranks 1, 4, 5 and 9 more" of those whose line `line` equals (or, with `equal` 0, differs from) `want`. */
+static void name_ranks(char *out, size_t size, const claim_t *claims, int ranks, int line, const char *want)
+{
+    int named = 0, more = 0;
+    size_t used = 0;
+    for (int r = 0; r < ranks; r++) {
+        if (!line_equal(line_at(claims[r].lines, line), want))
+            continue;
+        if (named == 4) {
+            more++;
+            continue;
+        }
+        used += (size_t)snprintf(out + used, size - used, "%s%d", named++ ? ", " : "", r);
+    }
+    if (more)
+        snprintf(out + used, size - used, " and %d more", more);
+}
+
+static afdep_status_t refuse_difference(const claim_t *claims, int ranks, int other)
+{
+    int line = 0;
+    while (line_equal(line_at(claims[0].lines, line), line_at(claims[other].lines, line)) &&
+           *line_at(claims[0].lines, line))
+        line++;
+    const char *first = line_at(claims[0].lines, line), *second = line_at(claims[other].lines, line);
+    int name = (int)strcspn(first, "=\n");
+    char these[96], those[96];
+    name_ranks(these, sizeof(these), claims, ranks, line, first);
+    name_ranks(those, sizeof(those), claims, ranks, line, second);
+    return afdep_fail(AFDEP_ERR_AGREEMENT, "ranks disagree on %.*s: rank %s says %.*s, rank %s says %.*s", name, first,
+                      these, line_length(first) - name - 1, first + name + 1, those,
+                      line_length(second) > name ? line_length(second) - name - 1 : 0,
+                      line_length(second) > name ? second + name + 1 : "");
+}
+
+/* Gathers the claims; every rank comes here exactly once per agreement. */
+static afdep_status_t gather(const afdep_group_t *group, afdep_status_t own, claim_t *claim, claim_t **claims)
+{
+    claim->magic = CLAIM_MAGIC;
+    claim->status = own;
+    if (own != AFDEP_OK)
+        snprintf(claim->why, sizeof(claim->why), "%s", afdep_last_error());
+    *claims = calloc((size_t)group->size, sizeof(**claims));
+    if (!*claims)
+        return afdep_fail(AFDEP_ERR_MEMORY, "no memory for the settings of %d ranks", group->size);
+    afdep_status_t status = afdep_group_allgather(group, claim, *claims, sizeof(*claim));
+    for (int r = 0; status == AFDEP_OK && r < group->size; r++) {
+        claim_t *other = &(*claims)[r];
+        other->why[sizeof(other->why) - 1] = other->lines[sizeof(other->lines) - 1] = '\0';
+        if (other->magic != CLAIM_MAGIC)
+            status = afdep_fail(AFDEP_ERR_AGREEMENT, "rank %d runs another version of the library", r);
+    }
+    return status;
+}
+
+/* The status every rank returns when one of them failed. `own_why` is this rank's sentence, which stays its last error. */
+static afdep_status_t first_failure(const claim_t *claims, const claim_t *mine, int ranks, const char *what)
+{
+    if (mine->status != AFDEP_OK)
+        return afdep_fail((afdep_status_t)mine->status, "%s", mine->why);
+    for (int r = 0; r < ranks; r++)
+        if (claims[r].status != AFDEP_OK)
+            return afdep_fail(AFDEP_ERR_AGREEMENT, "rank %d could not %s: %s", r, what, claims[r].why);
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_agree(const afdep_group_t *group, afdep_status_t own, const afdep_settings_t *settings,
+                           const char *fabric)
+{
+    claim_t mine, *claims = NULL;
+    memset(&mine, 0, sizeof(mine));
+    if (own == AFDEP_OK)
+        claim_settings(&mine, settings, fabric);
+    afdep_status_t status = gather(group, own, &mine, &claims);
+    if (status == AFDEP_OK)
+        status = first_failure(claims, &mine, group->size, "open");
+    for (int r = 1; status == AFDEP_OK && r < group->size; r++)
+        if (strcmp(claims[0].lines, claims[r].lines) != 0)
+            status = refuse_difference(claims, group->size, r);
+    free(claims);
+    return status;
+}
+
+afdep_status_t afdep_agree_status(const afdep_group_t *group, afdep_status_t own, const char *what)
+{
+    claim_t mine, *claims = NULL;
+    memset(&mine, 0, sizeof(mine));
+    afdep_status_t status = gather(group, own, &mine, &claims);
+    if (status == AFDEP_OK)
+        status = first_failure(claims, &mine, group->size, what);
+    free(claims);
+    return status;
+}

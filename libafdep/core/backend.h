@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A backend runs the four role calls of a buffer. Backends are const ops tables in one array (core/buffer.c). */
+#ifndef AFDEP_CORE_BACKEND_H
+#define AFDEP_CORE_BACKEND_H
+
+#include "core/config.h"
+#include "fabric/fabric.h"
+
+typedef struct afdep_backend {
+    const char *name;
+    /* Collective. Makes the rank's state over the settings (which outlive it). */
+    afdep_status_t (*open)(const afdep_settings_t *settings, const afdep_group_t *group,
+                           const afdep_fabric_provider_t *fabric, void **state);
+    /* Collective on a healthy buffer, local after a fatal error. Always frees. */
+    afdep_status_t (*close)(void *state);
+    afdep_status_t (*dispatch)(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
+    afdep_status_t (*receive)(void *state, afdep_receive_t *receive, afdep_stream_t stream);
+    afdep_status_t (*reply)(void *state, const afdep_reply_t *reply, afdep_stream_t stream);
+    afdep_status_t (*collect)(void *state, afdep_collect_t *collect, afdep_stream_t stream);
+    afdep_status_t (*error)(void *state);
+    uint64_t (*exchanges)(const void *state);
+    const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */
+    /* Bytes a rank of this role allocates besides its segment. */
+    uint64_t (*private_bytes)(const afdep_settings_t *settings, int ffn);
+} afdep_backend_t;
+
+extern const afdep_backend_t afdep_backend_host;
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public buffer: opens backend and fabric after all ranks agree, checks arguments, hands calls on. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/agreement.h"
+#include "core/backend.h"
+#include "core/error.h"
+#include "core/group.h"
+#include "numerics/numerics.h"
+
+static const afdep_backend_t *const backends[] = { &afdep_backend_host };
+
+struct afdep_buffer {
+    const afdep_backend_t *backend;
+    void *state;
+    afdep_settings_t settings;
+    char fabric[16];
+    int rank;
+};
+
+static const afdep_backend_t *find_backend(const char *name)
+{
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++)
+        if (strcmp(backends[i]->name, name) == 0)
+            return backends[i];
+    return NULL;
+}
+
+/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. */
+static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
+{
+    static const char *const not_built[] = { "sim", "fault", "peer", "nccl" };
+    *fabric = NULL;
+    if (!*name) {
+        *fabric = group->fabrics ? group->fabrics : &afdep_fabric_shm;
+        return AFDEP_OK;
+    }
+    if (strcmp(name, afdep_fabric_shm.name) == 0)
+        *fabric = &afdep_fabric_shm;
+    else if (group->fabrics && strcmp(name, group->fabrics->name) == 0)
+        *fabric = group->fabrics;
+    if (*fabric)
+        return AFDEP_OK;
+    if (strcmp(name, "mpi") == 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"mpi\": it needs a group made by afdep_group_mpi_create");
+    for (size_t i = 0; i < sizeof(not_built) / sizeof(not_built[0]); i++)
+        if (strcmp(name, not_built[i]) == 0)
+            return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": this build does not have it", name);
+    return afdep_fail(AFDEP_ERR_CONFIG, "fabric is \"%s\": shm or mpi is wanted", name);
+}
+
+static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *config, afdep_settings_t *settings,
+                              const afdep_fabric_provider_t **fabric)
+{
+    afdep_status_t status = afdep_settings_resolve(config, group->size, settings);
+    if (status != AFDEP_OK)
+        return status;
+    if (!afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL))
+        return afdep_fail(AFDEP_ERR_CONFIG, "AFDEP_ROW_OPS is \"%s\": this machine has no such row loops",
+                          settings->row_ops);
+    return find_fabric(group, settings->fabric, fabric);
+}
+
+afdep_status_t afdep_buffer_open(const afdep_group_t *group, const afdep_config_t *config, afdep_buffer_t **out)
+{
+    int saved = errno;
+    afdep_status_t status = afdep_group_check(group);
+    if (status != AFDEP_OK)
+        return status;
+    if (!out)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
+    afdep_buffer_t *buffer = calloc(1, sizeof(*buffer));
+    const afdep_fabric_provider_t *fabric = NULL;
+    /* A rank that cannot go on still agrees: the others must not wait for it. */
+    status = buffer ? resolve(group, config, &buffer->settings, &fabric)
+                    : afdep_fail(AFDEP_ERR_MEMORY, "no memory for a buffer");
+    status = afdep_agree(group, status, buffer ? &buffer->settings : NULL, fabric ? fabric->name : "");
+    if (status != AFDEP_OK)
+        goto free_buffer;
+    buffer->rank = group->rank;
+    buffer->backend = find_backend(buffer->settings.backend);
+    strncpy(buffer->fabric, fabric->name, sizeof(buffer->fabric) - 1);
+    status = buffer->backend->open(&buffer->settings, group, fabric, &buffer->state);
+    if (status != AFDEP_OK)
+        goto free_buffer;
+    *out = buffer;
+    errno = saved;
+    return AFDEP_OK;
+
+free_buffer:
+    free(buffer);
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer)
+{
+    if (!buffer)
+        return AFDEP_OK;
+    int saved = errno;
+    afdep_status_t status = buffer->backend->close(buffer->state);
+    free(buffer);
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer)
+{
+    if (!buffer)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
+    return buffer->backend->error(buffer->state);
+}
+
+/* Copies a result to a caller's struct of an older or newer version, keeping its struct_size. */
+static afdep_status_t give(void *out, size_t out_size, size_t least, const void *known, size_t known_size,
+                           const char *what)
+{
+    if (out_size < least)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
+                          out_size, least);
+    size_t head = sizeof(size_t), bytes = out_size < known_size ? out_size : known_size;
+    memcpy((char *)out + head, (const char *)known + head, bytes - head);
+    if (out_size > known_size)
+        memset((char *)out + known_size, 0, out_size - known_size);
+    return AFDEP_OK;
+}
+
+static void fill_memory(afdep_memory_t *m, const afdep_settings_t *settings, int32_t bucket)
+{
+    const afdep_shape_t *s = &settings->shape;
+    const afdep_row_format_t *row = &settings->layout.row;
+    const afdep_backend_t *backend = find_backend(settings->backend);
+    m->ffn_segment = settings->layout.ffn_bytes;
+    m->attention_segment = settings->layout.attention_bytes;
+    m->ffn_private = backend->private_bytes(settings, 1);
+    m->attention_private = backend->private_bytes(settings, 0);
+    m->receive_rows = afdep_receive_rows(s, bucket);
+    m->receive_bytes = (uint64_t)m->receive_rows * (row->payload_bytes + row->scale_bytes + 4u + 8u);
+    m->reply_bytes = (uint64_t)m->receive_rows * row->reply_payload_bytes;
+}
+
+afdep_status_t afdep_buffer_bytes(const afdep_config_t *config, int size, int32_t bucket, afdep_memory_t *memory)
+{
+    afdep_settings_t settings;
+    if (!memory)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "memory is NULL");
+    afdep_status_t status = afdep_settings_resolve(config, size, &settings);
+    if (status != AFDEP_OK)
+        return status;
+    if (bucket < 0 || bucket > settings.shape.capacity)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "bucket is %d: 0 to capacity, %d, is wanted", bucket,
+                          settings.shape.capacity);
+    afdep_memory_t m = { .struct_size = sizeof(m) };
+    fill_memory(&m, &settings, bucket ? bucket : settings.shape.capacity);
+    return give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m), "afdep_memory_t");
+}
+
+afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info_t *info)
+{
+    if (!buffer || !info)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", buffer ? "info" : "buffer");
+    const afdep_settings_t *settings = &buffer->settings;
+    const afdep_shape_t *s = &settings->shape;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    afdep_buffer_info_t i = {
+        .struct_size = sizeof(i),
+        .rank = buffer->rank,
+        .size = s->ranks,
+        .ffn_ranks = s->ffn_ranks,
+        .attention_ranks = s->attention_ranks,
+        .ranks_per_domain = s->ranks_per_domain,
+        .ffn_domains = s->ffn_domains,
+        .attention_domains = s->attention_domains,
+        .channels = s->channels,
+        .num_sms = s->num_sms,
+        .capacity = s->capacity,
+        .in_flight = s->in_flight,
+        .timeout_ms = settings->timeout_ms,
+        .expert_alignment = s->expert_alignment,
+        .stagger = s->stagger,
+        .sparse_dispatch = s->sparse_dispatch,
+        .sparse_combine = s->sparse_combine,
+        .source_view = direct && s->ffn_ranks == 1,
+        .flags = settings->flags,
+        .dtype = s->fp8 ? AFDEP_DTYPE_FP8 : AFDEP_DTYPE_BF16,
+        .protocol = direct ? "direct" : "directional",
+        .backend = buffer->backend->name,
+        .fabric = buffer->fabric,
+        .segment_bytes = afdep_segment_bytes(&settings->layout, s, buffer->rank),
+        .private_bytes = buffer->backend->private_bytes(settings, afdep_is_ffn(s, buffer->rank)),
+        .exchanges = buffer->backend->exchanges(buffer->state),
+    };
+    return give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
+}
+
+afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afdep_counters_t *counters)
+{
+    if (!buffer || !counters)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", buffer ? "counters" : "buffer");
+    if (peer < 0 || peer >= buffer->settings.shape.ranks)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "peer is %d: 0 to %d is wanted", peer, buffer->settings.shape.ranks - 1);
+    const afdep_peer_counters_t *p = &buffer->backend->counters(buffer->state)[peer];
+    afdep_counters_t c = {
+        .struct_size = sizeof(c),
+        .puts = p->puts,
+        .put_bytes = p->put_bytes,
+        .finish_tails = p->signals[AFDEP_SIGNAL_FINISH_TAIL],
+        .count_words = p->signals[AFDEP_SIGNAL_COUNT_WORD],
+        .progress_tails = p->signals[AFDEP_SIGNAL_PROGRESS_TAIL],
+        .combines = p->signals[AFDEP_SIGNAL_COMBINE],
+        .witnesses = p->signals[AFDEP_SIGNAL_WITNESS],
+        .domain_words = p->signals[AFDEP_SIGNAL_DOMAIN_WORD],
+        .control_words = p->signals[AFDEP_SIGNAL_CONTROL],
+    };
+    return give(counters, counters->struct_size, offsetof(afdep_counters_t, finish_tails), &c, sizeof(c),
+                "afdep_counters_t");
+}
+
+/* ---- Role calls: who may make them, and the caller's struct as this version knows it ------------------------- */
+
+static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argument, int ffn, const char *call)
+{
+    if (!buffer || !argument)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", call, buffer ? "the argument struct" : "buffer");
+    if (afdep_is_ffn(&buffer->settings.shape, buffer->rank) != ffn)
+        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is %s rank", call, buffer->rank,
+                          ffn ? "an Attention" : "an FFN");
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch, afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_dispatch_t known;
+    afdep_status_t status = check_call(buffer, dispatch, 0, "source_dispatch");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), dispatch, dispatch->struct_size,
+                                   sizeof(known), "afdep_dispatch_t");
+    if (status == AFDEP_OK)
+        status = buffer->backend->dispatch(buffer->state, &known, stream);
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *collect, afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_collect_t known;
+    afdep_status_t status = check_call(buffer, collect, 0, "source_collect");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), collect, collect->struct_size,
+                                   sizeof(known), "afdep_collect_t");
+    if (status == AFDEP_OK)
+        status = buffer->backend->collect(buffer->state, &known, stream);
+    if (status == AFDEP_OK)
+        status = give(collect, collect->struct_size, sizeof(known), &known, sizeof(known), "afdep_collect_t");
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *receive, afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_receive_t known;
+    afdep_status_t status = check_call(buffer, receive, 1, "worker_receive");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, sizeof(known),
+                                   "afdep_receive_t");
+    if (status == AFDEP_OK)
+        status = buffer->backend->receive(buffer->state, &known, stream);
+    if (status == AFDEP_OK)
+        status = give(receive, receive->struct_size, sizeof(known), &known, sizeof(known), "afdep_receive_t");
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afdep_reply_t *reply, afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_reply_t known;
+    afdep_status_t status = check_call(buffer, reply, 1, "worker_reply");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), reply, reply->struct_size, sizeof(known), "afdep_reply_t");
+    if (status == AFDEP_OK)
+        status = buffer->backend->reply(buffer->state, &known, stream);
+    errno = saved;
+    return status;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings: one table (name, environment variable, range, default, help), resolved once when a buffer is opened or
+ * sized. A field of afdep_config_t that is left at its default takes the environment's value.
+ */
+#ifndef AFDEP_CORE_CONFIG_H
+#define AFDEP_CORE_CONFIG_H
+
+#include <afdep/afdep.h>
+
+#include "protocol/layout.h"
+
+typedef struct afdep_settings {
+    afdep_shape_t shape;
+    afdep_layout_t layout;
+    uint32_t flags;
+    int timeout_ms;
+    uint64_t first_exchange; /* exchanges that count as done when the buffer opens: 0 but in tests of the wrap */
+    const char *backend;     /* static storage */
+    char fabric[16];         /* "" : the group's own, else shm */
+    char row_ops[16];
+} afdep_settings_t;
+
+/* Where a setting's value came from. */
+typedef enum afdep_origin { AFDEP_FROM_DEFAULT, AFDEP_FROM_ENVIRONMENT, AFDEP_FROM_CONFIG } afdep_origin_t;
+
+typedef enum afdep_setting_type { AFDEP_SETTING_INT, AFDEP_SETTING_TOGGLE, AFDEP_SETTING_FLAG, AFDEP_SETTING_TEXT }
+    afdep_setting_type_t;
+
+typedef struct afdep_setting {
+    const char *name;        /* of the field, or of the variable where there is none */
+    const char *environment; /* NULL: no variable */
+    afdep_setting_type_t type;
+    int64_t low, high;
+    int64_t fallback; /* the default */
+    size_t offset;    /* into afdep_config_t; AFDEP_SETTING_NO_FIELD: environment only */
+    uint32_t flag;    /* AFDEP_SETTING_FLAG: the bit of afdep_config_t.flags */
+    const char *help;
+} afdep_setting_t;
+
+#define AFDEP_SETTING_NO_FIELD ((size_t)-1)
+
+/* The table, ended by a NULL name. */
+extern const afdep_setting_t afdep_settings_table[];
+
+/*
+ * A caller's struct as this library knows it: copies the common prefix of `size` bytes into `*known` (zero-filled
+ * first), refusing a larger struct whose unknown tail is not zero. `what` names the struct in the message.
+ */
+afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *given, size_t given_size, size_t least,
+                                 const char *what);
+
+/* Resolves and checks everything for a world of `size` ranks. */
+afdep_status_t afdep_settings_resolve(const afdep_config_t *config, int size, afdep_settings_t *settings);
+
+/* One table row's value for `config` (NULL: as if every field were left at its default): what, and from where. Text
+   settings give *text, the others *value. */
+afdep_status_t afdep_setting_value(const afdep_setting_t *setting, const afdep_config_t *config, int64_t *value,
+                                   const char **text, afdep_origin_t *origin);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source_collect: waits for the channels that this source expects replies on, and sums the targets' rows of each token.
+ *
+ * Sparse combine: a channel is expected from a target exactly when a row went there on it. Otherwise all channels of all
+ * rail peers are awaited, as the dense protocol signals them all (and as it relies on for reuse, see dispatch.c).
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "host/host.h"
+
+#define ROWS_A_STEP 32
+
+/* Consumes the combine tails of one channel (actor->i: the next target). AFDEP_DONE: all there. */
+static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int channel)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    for (; actor->i < (int)h->targets; actor->i++) {
+        uint64_t lane = afdep_combine_index(h, actor->i, channel);
+        if (p->sent[lane] == 0 && (direct || s->sparse_combine))
+            continue;
+        int peer = direct ? actor->i : afdep_ffn_rank(s, actor->i, h->rail);
+        uint64_t tail = afdep_fabric_read(h->fabric,
+                                          p->base + afdep_at_combine_tail(&h->layout->attention, s, actor->i, channel));
+        uint32_t finishes = afdep_tail_finishes(p->combine_shadow[lane], tail);
+        uint32_t rows = afdep_tail_tokens(p->combine_shadow[lane], tail);
+        if (finishes == 0 && rows == 0)
+            return afdep_host_wait(actor, peer, "the combine signal");
+        if (finishes != 1 || rows != p->sent[lane])
+            return afdep_host_broken(h, actor, peer, "the combine tail", tail);
+        p->combine_shadow[lane] = tail;
+    }
+    return AFDEP_DONE;
+}
+
+/* The combine inbox rows of a token. 0: one of them is not there; `peer` says whose. */
+static int gather(const afdep_host_t *h, int token, afdep_term_t *terms, int *count, int *peer)
+{
+    const afdep_shape_t *s = h->shape;
+    const afdep_plane_t *p = h->plane;
+    int stride = h->targets < (uint32_t)s->top_k ? (int)h->targets : s->top_k;
+    const int32_t *targets = p->targets + (size_t)token * (size_t)stride;
+    *count = p->target_count[token];
+    for (int k = 0; k < *count; k++) {
+        unsigned char *row = afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, s,
+                                                                              targets[k], token));
+        *peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? targets[k] : afdep_ffn_rank(s, targets[k], h->rail);
+        if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.reply_tag_offset), h->exchange, (uint32_t)token, *peer))
+            return 0;
+        terms[k].row = (const uint16_t *)(const void *)row;
+        terms[k].weight = 1;
+    }
+    return 1;
+}
+
+static int is_view(const afdep_host_t *h)
+{
+    return h->collect->view && h->shape->protocol == AFDEP_PROTOCOL_DIRECT && h->shape->ffn_ranks == 1;
+}
+
+static afdep_status_t sum_token(afdep_host_t *h, int token)
+{
+    afdep_term_t terms[32];
+    int count, peer = -1;
+    if (!gather(h, token, terms, &count, &peer))
+        return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: the reply of rank %d for token %d is not "
+                          "there", h->rank, h->call_name, (unsigned long long)h->exchange, peer, token);
+    size_t hidden = (size_t)h->shape->hidden;
+    if (!is_view(h)) {
+        h->ops->sum((uint16_t *)h->collect->out + (size_t)token * hidden, terms, count, hidden);
+        return AFDEP_OK;
+    }
+    /* The only reply row is the result; a token without one gets its +0 here, where no peer writes. */
+    if (count == 0)
+        memset(afdep_host_own(h, h->plane->base + afdep_at_combine_row(&h->layout->attention, h->layout, h->shape, 0,
+                                                                       token)),
+               0, hidden * 2);
+    return AFDEP_OK;
+}
+
+/* collect: one channel (direct: all tokens). actor->j: the next token, once the channel is joined (actor->left). */
+static afdep_status_t collect_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    const afdep_shape_t *s = h->shape;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT, step = direct ? 1 : s->channels;
+    if (!actor->left) {
+        afdep_status_t status = join_channel(h, actor, direct ? 0 : actor->channel);
+        if (status != AFDEP_DONE)
+            return status;
+        actor->left = 1;
+    }
+    for (int budget = ROWS_A_STEP; actor->j < h->plane->tokens; actor->j += step, budget--) {
+        if (budget == 0)
+            return AFDEP_OK;
+        afdep_status_t status = sum_token(h, actor->j);
+        if (status != AFDEP_OK)
+            return status;
+    }
+    return AFDEP_DONE;
+}
+
+static afdep_status_t check_collect(afdep_host_t *h, const afdep_collect_t *c, afdep_stream_t stream)
+{
+    if (stream)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: stream is not NULL on the host backend");
+    if (h->finished == h->started)
+        return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
+                          (unsigned long long)h->finished);
+    const afdep_plane_t *p = &h->planes[afdep_plane_index(h->shape, h->finished + 1)];
+    int view = c->view && h->shape->protocol == AFDEP_PROTOCOL_DIRECT && h->shape->ffn_ranks == 1;
+    if (!c->out && !view && p->tokens > 0)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is NULL with %d tokens%s", p->tokens,
+                          c->view ? ", and this layout has no view" : "");
+    if ((uintptr_t)c->out % 16 != 0)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is %p: a multiple of 16 is wanted", c->out);
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_host_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream)
+{
+    afdep_host_t *h = state;
+    const afdep_shape_t *s = h->shape;
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = check_collect(h, collect, stream);
+    if (status != AFDEP_OK)
+        return status;
+    afdep_host_begin(h, "source_collect", h->finished + 1);
+    h->collect = collect;
+    afdep_plane_t *p = h->plane;
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+        afdep_host_add(h, collect_step, "collect", -1);
+    else
+        for (int c = 0; c < s->channels; c++) {
+            if (s->sparse_combine && afdep_channel_tokens(s, h->source_domain, p->tokens, c) == 0)
+                continue;
+            afdep_host_add(h, collect_step, "collect", c)->j = afdep_channel_first(s, h->source_domain, c);
+        }
+    status = afdep_host_run(h);
+    if (status == AFDEP_OK) {
+        int view = is_view(h);
+        collect->tokens = p->tokens;
+        collect->result = view ? afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, s,
+                                                                                  0, 0))
+                               : collect->out;
+        collect->result_stride = view ? (int64_t)(h->layout->row.reply_stride / 2) : s->hidden;
+        h->finished++;
+    }
+    h->collect = NULL;
+    return status;
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source_dispatch: a source sends each token once to every target that owns one of its experts. Targets are the FFN
+ * ranks of the domain (direct), or the FFN domains, each through the rank on this source's rail (directional).
+ *
+ * Reuse. An inbox of exchange n - G holds rows until its readers are finished with them. Direct: each FFN rank answers
+ * every source once its receive has read count and rows, and this dispatch waits for all answers, also from ranks that
+ * got no row (their count word would be overwritten unread). Directional with sparse combine: it waits for the done
+ * witness of every FFN rail peer, also when it sent nothing. Without sparse combine nothing is awaited: the collect of
+ * n - G has seen a combine signal on all C channels of every rail peer, each sent after that channel's rows and words
+ * were read.
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "host/host.h"
+
+#define ROWS_A_STEP 64
+
+/* ---- What is sent where -------------------------------------------------------------------------------------- */
+
+/* The first invalid choice of a call, for its message. */
+typedef struct bad_route {
+    int found, token, slot, id, repeated;
+} bad_route_t;
+
+static void note_bad(bad_route_t *bad, int token, int slot, int id, int repeated)
+{
+    if (!bad->found)
+        *bad = (bad_route_t){ 1, token, slot, id, repeated };
+}
+
+/* Copies a token's choices to `ids`, invalid and repeated ones as -1, and its targets, ascending, to `targets`. */
+static int take_token(const afdep_shape_t *s, const int32_t *given, int token, int32_t *ids, int32_t *targets,
+                      bad_route_t *bad)
+{
+    int count = 0;
+    for (int k = 0; k < s->top_k; k++) {
+        int32_t id = given[k];
+        ids[k] = id;
+        if (id == -1)
+            continue;
+        int repeated = 0;
+        for (int j = 0; j < k; j++)
+            repeated |= ids[j] == id;
+        if (id < 0 || id >= s->num_experts || repeated) {
+            ids[k] = -1;
+            note_bad(bad, token, k, id, repeated);
+            continue;
+        }
+        int target = afdep_expert_target(s, id), at = count;
+        while (at > 0 && targets[at - 1] > target)
+            at--;
+        if (at > 0 && targets[at - 1] == target)
+            continue;
+        memmove(targets + at + 1, targets + at, (size_t)(count - at) * sizeof(*targets));
+        targets[at] = target;
+        count++;
+    }
+    return count;
+}
+
+static int targets_stride(const afdep_host_t *h)
+{
+    return h->targets < (uint32_t)h->shape->top_k ? (int)h->targets : h->shape->top_k;
+}
+
+/* Fills the plane's routes and the number of rows for every target and channel. */
+static void plan(afdep_host_t *h, const afdep_dispatch_t *d, bad_route_t *bad)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    size_t lanes = (size_t)h->targets * h->combine_channels;
+    int stride = targets_stride(h);
+    memset(p->sent, 0, lanes * sizeof(*p->sent));
+    memset(p->placed, 0, lanes * sizeof(*p->placed));
+    for (int i = 0; i < d->tokens; i++) {
+        int32_t *targets = p->targets + (size_t)i * (size_t)stride;
+        size_t at = (size_t)i * (size_t)s->top_k;
+        int count = take_token(s, d->ids + at, i, p->ids + at, targets, bad);
+        int channel = s->protocol == AFDEP_PROTOCOL_DIRECT ? 0 : afdep_channel_of(s, h->source_domain, i);
+        p->target_count[i] = (uint8_t)count;
+        for (int j = 0; j < count; j++)
+            p->sent[afdep_combine_index(h, targets[j], channel)]++;
+    }
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+
+static void build_row(const afdep_host_t *h, unsigned char *row, int token)
+{
+    const afdep_dispatch_t *d = h->dispatch;
+    const afdep_row_format_t *f = &h->layout->row;
+    size_t k = (size_t)h->shape->top_k, blocks = f->scale_bytes / 4;
+    memcpy(row, (const char *)d->x + (size_t)token * f->payload_bytes, f->payload_bytes);
+    if (blocks && d->x_scale_block_stride == 1)
+        memcpy(row + f->scale_offset, d->x_scale + token * d->x_scale_token_stride, f->scale_bytes);
+    else
+        for (size_t b = 0; b < blocks; b++)
+            memcpy(row + f->scale_offset + 4 * b,
+                   d->x_scale + token * d->x_scale_token_stride + (int64_t)b * d->x_scale_block_stride, 4);
+    afdep_row_tag_t tag = { (uint32_t)h->exchange, (uint32_t)token, (uint32_t)h->rank, 0 };
+    memcpy(row + f->tag_offset, &tag, sizeof(tag));
+    memcpy(row + f->ids_offset, h->plane->ids + (size_t)token * k, 4 * k);
+    memcpy(row + f->weights_offset, d->weights + (size_t)token * k, 4 * k);
+}
+
+/* The row of `token` ready to be put at `offset` of `peer`: in place where the peer is mapped, staged once elsewhere. */
+static const void *ready_row(afdep_host_t *h, int peer, uint64_t offset, int token, int first_target)
+{
+    const afdep_row_format_t *f = &h->layout->row;
+    unsigned char *place = afdep_fabric_window(h->fabric, peer, offset, f->bytes);
+    if (place) {
+        build_row(h, place, token);
+        return place;
+    }
+    unsigned char *staged = h->plane->staging + (size_t)token * f->stride;
+    if (first_target)
+        build_row(h, staged, token);
+    return staged;
+}
+
+/* ---- Direct -------------------------------------------------------------------------------------------------- */
+
+/* Channel of the actor: the FFN rank. actor->i: next token, actor->rows: rows placed. */
+static afdep_status_t direct_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    afdep_plane_t *p = h->plane;
+    int target = actor->channel, stride = targets_stride(h), budget = ROWS_A_STEP;
+    if (!actor->left) {
+        uint64_t at = p->base + afdep_at_witness(&h->layout->attention, target);
+        uint64_t answer = afdep_fabric_read(h->fabric, at);
+        uint32_t step = (uint32_t)h->shape->in_flight;
+        afdep_word_state_t state = afdep_tag_state(answer, (uint32_t)h->exchange - step, step);
+        if (state == AFDEP_WORD_WAIT)
+            return afdep_host_wait(actor, target, "the answer to an earlier exchange");
+        if (state == AFDEP_WORD_BROKEN)
+            return afdep_host_broken(h, actor, target, "the answer word", answer);
+        actor->left = 1; /* the plane at this rank may be overwritten */
+    }
+    uint32_t rows = p->sent[target];
+    uint64_t word = p->peer_ffn + afdep_at_count_word(&h->layout->ffn, h->rank - h->shape->ffn_ranks);
+    uint64_t old_count = p->count_words[target], new_count = afdep_word((uint32_t)h->exchange, rows);
+    afdep_status_t status = AFDEP_OK;
+    for (; actor->i < p->tokens && actor->rows < rows && budget > 0; actor->i++) {
+        const int32_t *targets = p->targets + (size_t)actor->i * (size_t)stride;
+        int j = 0;
+        while (j < p->target_count[actor->i] && targets[j] != target)
+            j++;
+        if (j == p->target_count[actor->i])
+            continue;
+        uint64_t offset = p->peer_ffn + afdep_at_direct_row(&h->layout->ffn, h->layout, h->shape,
+                                                            h->rank - h->shape->ffn_ranks, (int)actor->rows);
+        /* Targets run in any order, so each stages for itself where there is no window. */
+        const void *row = ready_row(h, target, offset, actor->i, 1);
+        if (actor->rows + 1 == rows)
+            status = afdep_fabric_put_signal(h->fabric, AFDEP_SIGNAL_COUNT_WORD, h->lane_domain, target, offset, row,
+                                             h->layout->row.bytes, word, old_count, new_count);
+        else
+            status = afdep_fabric_put(h->fabric, h->lane_domain, target, offset, row, h->layout->row.bytes);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, target, "room in its queue") : status;
+        actor->rows++;
+        budget--;
+    }
+    if (actor->rows < rows)
+        return AFDEP_OK;
+    if (rows == 0) {
+        status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_COUNT_WORD, h->lane_domain, target, word, old_count,
+                                     new_count);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, target, "room in its queue") : status;
+    }
+    p->count_words[target] = new_count;
+    return AFDEP_DONE;
+}
+
+/* ---- Directional --------------------------------------------------------------------------------------------- */
+
+static int rail_peer(const afdep_host_t *h, int target)
+{
+    return afdep_ffn_rank(h->shape, target, h->rail);
+}
+
+/* count: actor->i is the next target whose witness is awaited, actor->j the next that is sent the count. */
+static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    uint32_t step = (uint32_t)s->in_flight;
+    for (; s->sparse_combine && actor->i < (int)h->targets; actor->i++) {
+        uint64_t witness = afdep_fabric_read(h->fabric, p->base + afdep_at_witness(&h->layout->attention, actor->i));
+        afdep_word_state_t state = afdep_tag_state(witness, (uint32_t)h->exchange - step, step);
+        if (state == AFDEP_WORD_WAIT)
+            return afdep_host_wait(actor, rail_peer(h, actor->i), "the done witness of an earlier exchange");
+        if (state == AFDEP_WORD_BROKEN)
+            return afdep_host_broken(h, actor, rail_peer(h, actor->i), "the done witness", witness);
+    }
+    h->gate = 1;
+    for (; s->sparse_dispatch && actor->j < (int)h->targets; actor->j++) {
+        uint64_t word = p->peer_ffn + afdep_at_count_word(&h->layout->ffn, h->source_domain);
+        uint64_t value = afdep_word((uint32_t)h->exchange, (uint32_t)p->tokens);
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_COUNT_WORD, h->lane_control,
+                                                    rail_peer(h, actor->j), word, p->count_words[actor->j], value);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, rail_peer(h, actor->j), "room in its queue") : status;
+        p->count_words[actor->j] = value;
+    }
+    return AFDEP_DONE;
+}
+
+/* Puts one token's row for one target; the last of its channel carries the finish tail. */
+static afdep_status_t put_rail_row(afdep_host_t *h, int channel, int token, int target, int first_target)
+{
+    afdep_plane_t *p = h->plane;
+    uint64_t lane = afdep_combine_index(h, target, channel);
+    uint32_t position = p->placed[lane];
+    int peer = rail_peer(h, target);
+    uint64_t offset = p->peer_ffn + afdep_at_rail_row(&h->layout->ffn, h->layout, h->shape, h->source_domain, channel,
+                                                      (int)position);
+    const void *row = ready_row(h, peer, offset, token, first_target);
+    afdep_status_t status;
+    if (position + 1 == p->sent[lane]) {
+        uint64_t word = p->peer_ffn + afdep_at_finish_tail(&h->layout->ffn, h->shape, h->source_domain, channel);
+        uint64_t tail = afdep_tail_advance(p->finish_tails[lane], 1, p->sent[lane]);
+        status = afdep_fabric_put_signal(h->fabric, AFDEP_SIGNAL_FINISH_TAIL, channel, peer, offset, row,
+                                         h->layout->row.bytes, word, p->finish_tails[lane], tail);
+        if (status == AFDEP_OK)
+            p->finish_tails[lane] = tail;
+    } else {
+        status = afdep_fabric_put(h->fabric, channel, peer, offset, row, h->layout->row.bytes);
+    }
+    if (status == AFDEP_OK)
+        p->placed[lane]++;
+    return status;
+}
+
+/* A channel that carries no row to this target still finishes there: in the dense protocol always, in the sparse one
+   when it was assigned a token (the receiver knows that from T). */
+static afdep_status_t finish_without_rows(afdep_host_t *h, int channel, int target)
+{
+    afdep_plane_t *p = h->plane;
+    uint64_t lane = afdep_combine_index(h, target, channel);
+    uint64_t word = p->peer_ffn + afdep_at_finish_tail(&h->layout->ffn, h->shape, h->source_domain, channel);
+    uint64_t tail = afdep_tail_advance(p->finish_tails[lane], 1, 0);
+    afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_FINISH_TAIL, channel, rail_peer(h, target),
+                                                word, p->finish_tails[lane], tail);
+    if (status == AFDEP_OK)
+        p->finish_tails[lane] = tail;
+    return status;
+}
+
+/* actor->i: next token of the channel, then (negative) -1 - next target to finish; actor->j: next target of the token. */
+static afdep_status_t rail_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    int channel = actor->channel, stride = targets_stride(h), budget = ROWS_A_STEP;
+    if (!h->gate)
+        return afdep_host_wait(actor, -1, "the done witnesses");
+    while (actor->i >= 0 && actor->i < p->tokens) {
+        const int32_t *targets = p->targets + (size_t)actor->i * (size_t)stride;
+        for (; actor->j < p->target_count[actor->i]; actor->j++) {
+            int target = targets[actor->j];
+            afdep_status_t status = put_rail_row(h, channel, actor->i, target, actor->j == 0);
+            if (status != AFDEP_OK)
+                return status == AFDEP_AGAIN ? afdep_host_wait(actor, rail_peer(h, target), "room in its queue")
+                                             : status;
+            budget--;
+        }
+        actor->i += s->channels;
+        actor->j = 0;
+        if (budget <= 0)
+            return AFDEP_OK;
+    }
+    if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, p->tokens, channel) == 0)
+        return AFDEP_DONE;
+    if (actor->i >= 0)
+        actor->i = -1;
+    for (int target = -1 - actor->i; target < (int)h->targets; target++, actor->i--) {
+        if (p->sent[afdep_combine_index(h, target, channel)] > 0)
+            continue;
+        afdep_status_t status = finish_without_rows(h, channel, target);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, rail_peer(h, target), "room in its queue") : status;
+    }
+    return AFDEP_DONE;
+}
+
+/* ---- The call ------------------------------------------------------------------------------------------------ */
+
+static afdep_status_t check_dispatch(afdep_host_t *h, const afdep_dispatch_t *d, afdep_stream_t stream)
+{
+    const afdep_shape_t *s = h->shape;
+    const char *missing = NULL;
+    if (stream)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: stream is not NULL on the host backend");
+    if (d->bucket < 1 || d->bucket > s->capacity)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: bucket is %d: 1 to capacity, %d, is wanted", d->bucket,
+                          s->capacity);
+    if (d->tokens < 0 || d->tokens > d->bucket)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: 0 to bucket, %d, is wanted", d->tokens,
+                          d->bucket);
+    if (d->tokens > 0)
+        missing = !d->x ? "x" : !d->ids ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+    if (missing)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: %s is NULL with %d tokens", missing, d->tokens);
+    if (h->started - h->finished >= (uint64_t)s->in_flight)
+        return afdep_fail(AFDEP_ERR_ORDER,
+                          "source_dispatch: exchange %llu is not collected yet, and in_flight is %d",
+                          (unsigned long long)h->finished + 1, s->in_flight);
+    return AFDEP_OK;
+}
+
+static afdep_status_t route_error(const bad_route_t *bad, const afdep_shape_t *s)
+{
+    if (!bad->found)
+        return AFDEP_OK;
+    if (bad->repeated)
+        return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch: token %d, slot %d: expert %d is repeated; taken as -1",
+                          bad->token, bad->slot, bad->id);
+    return afdep_fail(AFDEP_ERR_ROUTE,
+                      "source_dispatch: token %d, slot %d: expert %d is outside 0 to %d; taken as -1", bad->token,
+                      bad->slot, bad->id, s->num_experts - 1);
+}
+
+afdep_status_t afdep_host_dispatch(void *state, const afdep_dispatch_t *given, afdep_stream_t stream)
+{
+    afdep_host_t *h = state;
+    const afdep_shape_t *s = h->shape;
+    afdep_dispatch_t d = *given;
+    bad_route_t bad = { 0 };
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = check_dispatch(h, &d, stream);
+    if (status != AFDEP_OK)
+        return status;
+    if (d.x_scale_token_stride == 0)
+        d.x_scale_token_stride = s->hidden / AFDEP_SCALE_BLOCK;
+    if (d.x_scale_block_stride == 0)
+        d.x_scale_block_stride = 1;
+
+    afdep_host_begin(h, "source_dispatch", ++h->started);
+    h->dispatch = &d;
+    h->plane->bucket = d.bucket;
+    h->plane->tokens = d.tokens;
+    h->gate = 0;
+    plan(h, &d, &bad);
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
+        for (uint32_t f = 0; f < h->targets; f++)
+            afdep_host_add(h, direct_step, "source_dispatch", (int)f);
+    } else {
+        afdep_host_add(h, count_step, "count", -1);
+        for (int c = 0; c < s->channels; c++) {
+            if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, d.tokens, c) == 0)
+                continue;
+            afdep_host_add(h, rail_step, "source_dispatch", c)->i = afdep_channel_first(s, h->source_domain, c);
+        }
+    }
+    status = afdep_host_run(h);
+    h->dispatch = NULL;
+    return status == AFDEP_OK ? route_error(&bad, s) : status;
+}

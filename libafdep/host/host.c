@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a rank of the host backend, and its place in the table of backends. */
+#include "host/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/agreement.h"
+#include "core/error.h"
+#include "core/group.h"
+
+static void set_identity(afdep_host_t *h, const afdep_settings_t *settings, int rank)
+{
+    const afdep_shape_t *s = &settings->shape;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    h->settings = settings;
+    h->shape = s;
+    h->layout = &settings->layout;
+    h->rank = rank;
+    h->ffn = afdep_is_ffn(s, rank);
+    h->domain = afdep_domain_of(s, rank);
+    h->rail = afdep_rail_of(s, rank);
+    h->source_domain = h->ffn ? -1 : direct ? rank - s->ffn_ranks : afdep_source_domain(s, rank);
+    h->targets = (uint32_t)afdep_targets(s);
+    h->sources = (uint32_t)(direct ? s->attention_ranks : s->attention_domains);
+    h->combine_channels = (uint32_t)afdep_combine_channels(s);
+    h->lane_control = AFDEP_LANE_CONTROL(s->channels);
+    h->lane_domain = AFDEP_LANE_DOMAIN(s->channels);
+    h->opened_at = h->started = h->finished = settings->first_exchange;
+}
+
+static afdep_status_t open_fabric(afdep_host_t *h, const afdep_group_t *group, const afdep_fabric_provider_t *fabric,
+                                  const uint64_t *peer_bytes)
+{
+    afdep_fabric_args_t arguments = {
+        .group = group,
+        .lanes = AFDEP_LANE_COUNT(h->shape->channels),
+        .ranks_per_domain = h->shape->ranks_per_domain,
+        .timeout_ms = h->settings->timeout_ms,
+        .bytes = afdep_segment_bytes(h->layout, h->shape, h->rank),
+        .peer_bytes = peer_bytes,
+        .prepare = afdep_host_prepare_segment,
+        .prepare_context = h,
+    };
+    return fabric->open(&arguments, &h->fabric);
+}
+
+static afdep_status_t host_open(const afdep_settings_t *settings, const afdep_group_t *group,
+                                const afdep_fabric_provider_t *fabric, void **state)
+{
+    const afdep_shape_t *s = &settings->shape;
+    afdep_host_t *h = calloc(1, sizeof(*h));
+    uint64_t *peer_bytes = calloc((size_t)s->ranks, sizeof(*peer_bytes));
+    afdep_status_t status = AFDEP_OK;
+    if (!h || !peer_bytes)
+        status = afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend", group->rank);
+    if (status == AFDEP_OK) {
+        set_identity(h, settings, group->rank);
+        h->ops = afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL);
+        for (int r = 0; r < s->ranks; r++)
+            peer_bytes[r] = afdep_segment_bytes(h->layout, s, r);
+        status = afdep_host_planes_open(h);
+    }
+    status = afdep_agree_status(group, status, "make its bookkeeping");
+    if (status == AFDEP_OK)
+        status = open_fabric(h, group, fabric, peer_bytes);
+    free(peer_bytes);
+    if (status != AFDEP_OK) {
+        if (h)
+            afdep_host_planes_close(h);
+        free(h);
+        return status;
+    }
+    *state = h;
+    return AFDEP_OK;
+}
+
+/* The last exchange on a plane: no later dispatch waited for its witnesses, so parting does. actor->i: plane, actor->j:
+   target. */
+static afdep_status_t drain_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    const afdep_shape_t *s = h->shape;
+    uint64_t in_flight = (uint64_t)s->in_flight;
+    for (; actor->i < s->in_flight; actor->i++, actor->j = 0) {
+        uint64_t exchange = h->started - (uint64_t)actor->i; /* the last G exchanges */
+        if ((uint64_t)actor->i >= h->started - h->opened_at)
+            continue;
+        const afdep_plane_t *p = &h->planes[afdep_plane_index(s, exchange)];
+        for (; actor->j < (int)h->targets; actor->j++) {
+            uint64_t word = afdep_fabric_read(h->fabric,
+                                              p->base + afdep_at_witness(&h->layout->attention, actor->j));
+            int peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? actor->j : afdep_ffn_rank(s, actor->j, h->rail);
+            afdep_word_state_t state = afdep_tag_state(word, (uint32_t)exchange, (uint32_t)in_flight);
+            if (state == AFDEP_WORD_WAIT)
+                return afdep_host_wait(actor, peer, "the last done witness");
+            if (state == AFDEP_WORD_BROKEN)
+                return afdep_host_broken(h, actor, peer, "the last done witness", word);
+        }
+    }
+    return AFDEP_DONE;
+}
+
+static afdep_status_t drain(afdep_host_t *h)
+{
+    if (h->ffn || (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL && !h->shape->sparse_combine))
+        return AFDEP_OK;
+    afdep_host_begin(h, "buffer_close", h->started);
+    afdep_host_add(h, drain_step, "drain", -1);
+    return afdep_host_run(h);
+}
+
+static afdep_status_t part(afdep_host_t *h)
+{
+    if (h->started != h->finished || h->receive_stage != AFDEP_RECEIVE_IDLE)
+        return afdep_host_poison(h, afdep_fail(AFDEP_ERR_ORDER,
+                                               "buffer_close: rank %d has exchange %llu unfinished", h->rank,
+                                               (unsigned long long)h->finished + 1),
+                                 h->rank);
+    afdep_status_t status = drain(h);
+    return status == AFDEP_OK ? afdep_host_part(h) : status;
+}
+
+static afdep_status_t host_close(void *state)
+{
+    afdep_host_t *h = state;
+    afdep_status_t status = h->poison == AFDEP_OK ? part(h) : AFDEP_OK;
+    h->fabric->ops->close(h->fabric, status == AFDEP_OK && h->poison == AFDEP_OK);
+    afdep_host_planes_close(h);
+    free(h);
+    return status;
+}
+
+static afdep_status_t host_error(void *state)
+{
+    afdep_host_t *h = state;
+    if (h->poison != AFDEP_OK)
+        return afdep_fail(h->poison, "%s", h->poison_why);
+    (void)h->fabric->ops->progress(h->fabric);
+    return afdep_host_look(h);
+}
+
+static uint64_t host_exchanges(const void *state)
+{
+    const afdep_host_t *h = state;
+    return h->started - h->opened_at;
+}
+
+static const afdep_peer_counters_t *host_counters(const void *state)
+{
+    const afdep_host_t *h = state;
+    return h->fabric->counters;
+}
+
+/* Row loops need the default floating-point environment, whatever the caller's is. */
+#define WITH_FP(call)                                                                                                 \
+    afdep_fp_state_t fp = afdep_fp_enter();                                                                           \
+    afdep_status_t status = (call);                                                                                   \
+    afdep_fp_leave(fp);                                                                                               \
+    return status
+
+static afdep_status_t reply_with_fp(void *state, const afdep_reply_t *reply, afdep_stream_t stream)
+{
+    WITH_FP(afdep_host_reply(state, reply, stream));
+}
+
+static afdep_status_t collect_with_fp(void *state, afdep_collect_t *collect, afdep_stream_t stream)
+{
+    WITH_FP(afdep_host_collect(state, collect, stream));
+}
+
+const afdep_backend_t afdep_backend_host = {
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .dispatch = afdep_host_dispatch,
+    .receive = afdep_host_receive,
+    .reply = reply_with_fp,
+    .collect = collect_with_fp,
+    .error = host_error,
+    .exchanges = host_exchanges,
+    .counters = host_counters,
+    .private_bytes = afdep_host_private_bytes,
+};

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host backend: every rank is a set of small actors over a fabric. An actor's step does what it can and returns;
+ * it never blocks. They are the readable form of the GPU's warp duties and carry the same names:
+ *
+ *   Attention:  source_dispatch   sends the tokens of a channel (direct: of an FFN rank)
+ *               count             waits for the plane's witnesses, sends the count words
+ *               collect           waits for a channel's replies and sums the domains' rows
+ *   FFN:        count             reads the sources' count words and retires channels without tokens
+ *               forward           takes the rows of a channel from the rail inbox to the ranks that own their experts
+ *               receive           joins the words of all rails, lays rows out by expert, sends witnesses
+ *               reply             sums this rank's rows per token
+ *               reply_forward     sums the ranks' partials of a channel and sends them to the sources
+ *
+ * A role call is begin (checks, sets up actors), run (steps them until all are done), end (moves the state on). The
+ * caller's pointers live in `call` meanwhile.
+ */
+#ifndef AFDEP_HOST_HOST_H
+#define AFDEP_HOST_HOST_H
+
+#define AFDEP_RECEIPT_MAGIC 0x7265636569707421u
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "fabric/fabric.h"
+#include "numerics/numerics.h"
+#include "protocol/channel.h"
+#include "protocol/layout.h"
+#include "protocol/word.h"
+
+typedef struct afdep_host afdep_host_t;
+typedef struct afdep_actor afdep_actor_t;
+
+/* AFDEP_OK: did something and wants to be stepped again; AFDEP_AGAIN: waits for `wait`; AFDEP_DONE; or an error. */
+typedef afdep_status_t (*afdep_step_fn)(afdep_host_t *h, afdep_actor_t *actor);
+
+/* What an actor waits for, for the sentence that a deadline ends in. */
+typedef struct afdep_wait {
+    int peer;         /* -1: nobody in particular */
+    const char *word; /* static text */
+} afdep_wait_t;
+
+struct afdep_actor {
+    afdep_step_fn step;
+    const char *duty;
+    int channel; /* -1: of no channel */
+    afdep_wait_t wait;
+    /* Cursors, each with the meaning its duty gives it. */
+    int32_t i, j;
+    uint32_t left, rows;
+};
+
+/* One token of one source as an FFN rank received it. */
+typedef struct afdep_arrival {
+    uint32_t token;
+    uint32_t first; /* its rows: positions[first .. first + rows) */
+    uint32_t rows;
+    int32_t source_domain; /* direct: the Attention index */
+    int32_t rail;
+} afdep_arrival_t;
+
+/* Where a forwarded or laid-out row of this rank's own rail stands. */
+typedef struct afdep_own_row {
+    uint32_t exchange;
+    uint32_t place; /* 1 + position on its channel; 0: never written */
+} afdep_own_row_t;
+
+/* This rank's bookkeeping of one plane. Sizes in brackets; all private memory. */
+typedef struct afdep_plane {
+    uint64_t base; /* offset of the plane in this rank's own segment */
+    uint64_t peer_ffn, peer_attention; /* the same in an FFN rank's and an Attention rank's segment */
+    int32_t bucket;
+    int32_t tokens; /* Attention: T */
+
+    /* Attention */
+    int32_t *ids;             /* [capacity][K]: as sent, invalid ones -1 */
+    int32_t *targets;         /* [capacity][Kt]: FFN ranks or domains of a token, ascending */
+    uint8_t *target_count;    /* [capacity] */
+    uint32_t *sent, *placed;  /* [targets][Cc]: rows this exchange sends, has sent */
+    uint64_t *finish_tails;   /* [targets][Cc]: as last written (directional) */
+    uint64_t *count_words;    /* [targets]: as last written */
+    uint64_t *combine_shadow; /* [targets][Cc]: as last consumed */
+    unsigned char *staging;   /* [capacity] rows, where the fabric maps no rail peer */
+
+    /* FFN, directional */
+    uint64_t *finish_shadow;                /* [S][C] */
+    uint32_t *taken;                        /* [S][C]: rows taken this exchange */
+    uint8_t *open;                          /* [S][C]: not yet retired this exchange */
+    int32_t *pending;                       /* [C]: sources not yet retired */
+    int32_t *source_tokens;                 /* [S]: T, -1 before its count word */
+    uint32_t *record_token;                 /* [S][C][slots] */
+    uint8_t *record_count;                  /* [S][C][slots]: ranks of the domain that got the row */
+    uint16_t *record_rails;                 /* [S][C][slots][Kd] */
+    afdep_own_row_t *own;                   /* [S][capacity] */
+    uint32_t *extents;                      /* [D][extent_stride]: 1 + largest token forwarded, per source domain */
+    uint32_t *forwarded, *arrived;          /* [D]: rows to, and from, each rail */
+    uint64_t *forward_words, *reply_words;  /* [D][2], [D]: as last written at each rail's rank */
+
+    /* FFN, both */
+    uint64_t *combine_tails; /* [sources][Cc]: as last written at each source */
+    afdep_arrival_t *arrivals;
+    uint32_t arrival_count;
+    int32_t *positions;     /* [A * capacity * min(K, E/F)]: rows of each arrival, in slot order */
+    float *weights;         /* the same */
+    int32_t *counts, *ends; /* [E/F] */
+    int64_t row_count;
+    unsigned char *reply_staging; /* [A][capacity] reply rows, where the fabric maps no peer */
+} afdep_plane_t;
+
+/* How far an FFN rank is in the receive of its next exchange. */
+typedef enum afdep_receive_stage { AFDEP_RECEIVE_IDLE, AFDEP_RECEIVE_JOIN, AFDEP_RECEIVE_PLACE } afdep_receive_stage_t;
+
+struct afdep_host {
+    const afdep_settings_t *settings;
+    const afdep_shape_t *shape;
+    const afdep_layout_t *layout;
+    const afdep_row_ops_t *ops;
+    afdep_fabric_t *fabric;
+    int rank, ffn, domain, rail, source_domain;
+    uint32_t targets, sources, combine_channels; /* sources: that this FFN rank answers (direct: A, else S) */
+    int lane_control, lane_domain;
+
+    afdep_plane_t planes[4];
+    void *arena;
+    uint64_t arena_bytes;
+
+    /* Exchange numbers: started and finished by this rank (dispatched, collected; or received, replied). */
+    uint64_t opened_at, started, finished;
+
+    /* The call under way. */
+    const char *call_name;
+    uint64_t exchange;
+    afdep_plane_t *plane;
+    int gate;               /* dispatch: the plane may be overwritten */
+    int reply_summed;       /* reply: this rank's own partials are written */
+    afdep_receive_stage_t receive_stage;
+    const afdep_dispatch_t *dispatch;
+    afdep_receive_t *receive;
+    const afdep_reply_t *reply;
+    afdep_collect_t *collect;
+    afdep_actor_t *actors; /* [actor_limit] */
+    int actor_count, actor_limit;
+
+    /* The first fatal error. */
+    afdep_status_t poison;
+    char poison_why[512];
+};
+
+/* ---- run.c: stepping, deadlines, failures -------------------------------------------------------------------- */
+
+void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange);
+afdep_actor_t *afdep_host_add(afdep_host_t *h, afdep_step_fn step, const char *duty, int channel);
+
+/* Steps the actors until all are done and everything issued is on its way. A fatal error poisons the buffer and tells
+   the peers. */
+afdep_status_t afdep_host_run(afdep_host_t *h);
+
+/* POISONED with the first error's sentence, or OK. */
+afdep_status_t afdep_host_check(afdep_host_t *h);
+
+/* Poisons the buffer with `status` and the thread's last error, and tells all peers whom it is about (-1: nobody). */
+afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int culprit);
+
+/* Looks once at what peers said of failures, and is poisoned by it. */
+afdep_status_t afdep_host_look(afdep_host_t *h);
+
+/* Waits, in an orderly parting, for every peer's closing word. */
+afdep_status_t afdep_host_part(afdep_host_t *h);
+
+static inline afdep_status_t afdep_host_wait(afdep_actor_t *actor, int peer, const char *word)
+{
+    actor->wait.peer = peer;
+    actor->wait.word = word;
+    return AFDEP_AGAIN;
+}
+
+/* A named protocol error: `word` of `peer` holds `seen`. */
+afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *word,
+                                 uint64_t seen);
+
+/* ---- The rest, by file --------------------------------------------------------------------------------------- */
+
+/* planes.c */
+uint64_t afdep_host_private_bytes(const afdep_settings_t *settings, int ffn);
+afdep_status_t afdep_host_planes_open(afdep_host_t *h);
+void afdep_host_planes_close(afdep_host_t *h);
+void afdep_host_prepare_segment(void *host, void *base); /* words to their starting values */
+
+/* dispatch.c */
+afdep_status_t afdep_host_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
+
+/* receive.c, forward.c */
+afdep_status_t afdep_host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream);
+void afdep_host_add_forward(afdep_host_t *h);
+afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor);
+int afdep_host_forward_done(const afdep_host_t *h);
+
+/* The contributors of an own-rail row, by token or by slot of the rail inbox: the rails of this domain that got it. */
+const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);
+const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint32_t token, int *count);
+
+/* reply.c */
+afdep_status_t afdep_host_reply(void *state, const afdep_reply_t *reply, afdep_stream_t stream);
+
+/* collect.c */
+afdep_status_t afdep_host_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream);
+
+/* ---- Small things several duties need ------------------------------------------------------------------------ */
+
+static inline unsigned char *afdep_host_own(const afdep_host_t *h, uint64_t offset)
+{
+    return h->fabric->base + offset;
+}
+
+static inline afdep_row_tag_t *afdep_tag_at(unsigned char *row, uint32_t tag_offset)
+{
+    return (afdep_row_tag_t *)(void *)(row + tag_offset);
+}
+
+static inline int afdep_tag_is(const afdep_row_tag_t *tag, uint64_t exchange, uint32_t token, int source)
+{
+    return tag->exchange == (uint32_t)exchange && tag->token == token && tag->source == (uint32_t)source;
+}
+
+/* The Attention rank behind an arrival's source domain and rail (direct: its Attention index). */
+static inline int afdep_host_source(const afdep_host_t *h, int source_domain, int rail)
+{
+    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT)
+        return h->shape->ffn_ranks + source_domain;
+    return afdep_source_rank(h->shape, source_domain, rail);
+}
+
+static inline uint64_t afdep_combine_index(const afdep_host_t *h, int target_or_source, int channel)
+{
+    return (uint64_t)target_or_source * h->combine_channels + (uint32_t)channel;
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bookkeeping of a rank: one arena, carved once at open, so that exchanges allocate nothing. The arena is mapped,
+ * not touched: what an exchange does not use costs no memory.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core/error.h"
+#include "host/host.h"
+
+#define ARENA_ALIGN 64u
+
+/* Carves arrays off the arena; with a NULL base it only measures. */
+typedef struct carver {
+    unsigned char *base;
+    uint64_t at;
+} carver_t;
+
+static void *carve(carver_t *c, uint64_t count, uint64_t bytes)
+{
+    uint64_t start = c->at;
+    c->at = (start + count * bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    return c->base ? c->base + start : NULL;
+}
+
+static uint64_t combine_channels(const afdep_shape_t *s)
+{
+    return (uint64_t)afdep_combine_channels(s);
+}
+
+static void carve_attention(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+{
+    uint64_t capacity = (uint64_t)s->capacity, targets = (uint64_t)afdep_targets(s);
+    uint64_t lanes = targets * combine_channels(s);
+    uint64_t kt = targets < (uint64_t)s->top_k ? targets : (uint64_t)s->top_k;
+    p->ids = carve(c, capacity * (uint64_t)s->top_k, sizeof(*p->ids));
+    p->targets = carve(c, capacity * kt, sizeof(*p->targets));
+    p->target_count = carve(c, capacity, sizeof(*p->target_count));
+    p->sent = carve(c, lanes, sizeof(*p->sent));
+    p->placed = carve(c, lanes, sizeof(*p->placed));
+    p->finish_tails = carve(c, lanes, sizeof(*p->finish_tails));
+    p->count_words = carve(c, targets, sizeof(*p->count_words));
+    p->combine_shadow = carve(c, lanes, sizeof(*p->combine_shadow));
+    p->staging = carve(c, capacity, l->row.stride);
+}
+
+static void carve_directional(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+{
+    uint64_t sources = (uint64_t)s->attention_domains, channels = (uint64_t)s->channels;
+    uint64_t d = (uint64_t)s->ranks_per_domain, slots = sources * channels * l->slots;
+    uint64_t kd = d < (uint64_t)s->top_k ? d : (uint64_t)s->top_k;
+    p->finish_shadow = carve(c, sources * channels, sizeof(*p->finish_shadow));
+    p->taken = carve(c, sources * channels, sizeof(*p->taken));
+    p->open = carve(c, sources * channels, sizeof(*p->open));
+    p->pending = carve(c, channels, sizeof(*p->pending));
+    p->source_tokens = carve(c, sources, sizeof(*p->source_tokens));
+    p->record_token = carve(c, slots, sizeof(*p->record_token));
+    p->record_count = carve(c, slots, sizeof(*p->record_count));
+    p->record_rails = carve(c, slots * kd, sizeof(*p->record_rails));
+    p->own = carve(c, sources * (uint64_t)s->capacity, sizeof(*p->own));
+    p->extents = carve(c, d * l->extent_stride, sizeof(*p->extents));
+    p->forwarded = carve(c, d, sizeof(*p->forwarded));
+    p->arrived = carve(c, d, sizeof(*p->arrived));
+    p->forward_words = carve(c, 2 * d, sizeof(*p->forward_words));
+    p->reply_words = carve(c, d, sizeof(*p->reply_words));
+}
+
+static void carve_ffn(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+{
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    uint64_t sources = (uint64_t)(direct ? s->attention_ranks : s->attention_domains);
+    uint64_t tokens = (uint64_t)s->attention_ranks * (uint64_t)s->capacity;
+    uint64_t k = (uint64_t)(s->top_k < s->experts_per_rank ? s->top_k : s->experts_per_rank);
+    if (!direct)
+        carve_directional(p, c, s, l);
+    p->combine_tails = carve(c, sources * combine_channels(s), sizeof(*p->combine_tails));
+    p->arrivals = carve(c, tokens, sizeof(*p->arrivals));
+    p->positions = carve(c, tokens * k, sizeof(*p->positions));
+    p->weights = carve(c, tokens * k, sizeof(*p->weights));
+    p->counts = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->counts));
+    p->ends = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->ends));
+    p->reply_staging = carve(c, tokens, l->row.reply_stride);
+}
+
+static int actor_limit(const afdep_shape_t *s)
+{
+    int targets = afdep_targets(s);
+    return (s->channels > targets ? s->channels : targets) + 4;
+}
+
+static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *settings, int ffn)
+{
+    afdep_plane_t unused[4];
+    afdep_plane_t *planes = h ? h->planes : unused;
+    for (int g = 0; g < settings->shape.in_flight; g++) {
+        if (ffn)
+            carve_ffn(&planes[g], c, &settings->shape, &settings->layout);
+        else
+            carve_attention(&planes[g], c, &settings->shape, &settings->layout);
+    }
+    afdep_actor_t *actors = carve(c, (uint64_t)actor_limit(&settings->shape), sizeof(*actors));
+    if (h)
+        h->actors = actors;
+    return c->at;
+}
+
+uint64_t afdep_host_private_bytes(const afdep_settings_t *settings, int ffn)
+{
+    carver_t measure = { NULL, 0 };
+    return carve_all(NULL, &measure, settings, ffn) + sizeof(afdep_host_t);
+}
+
+/* The first exchange after opening that uses plane `g`. */
+static uint64_t first_on_plane(const afdep_host_t *h, int g)
+{
+    uint64_t n = h->opened_at + 1;
+    while (afdep_plane_index(h->shape, n) != g)
+        n++;
+    return n;
+}
+
+/* A tail as it stands at open: both halves at the number of exchanges that count as done, so that tests of the wrap
+   wrap both. */
+static uint64_t first_tail(const afdep_host_t *h)
+{
+    return afdep_word((uint32_t)h->opened_at, (uint32_t)h->opened_at);
+}
+
+static void fill(uint64_t *words, uint64_t count, uint64_t value)
+{
+    for (uint64_t i = 0; words && value && i < count; i++)
+        words[i] = value;
+}
+
+/* The two entries of a forward word before its first exchange: each as the exchange two uses ago left it. */
+static void first_forward_words(const afdep_host_t *h, int g, uint64_t *words, uint64_t pairs)
+{
+    uint64_t n = first_on_plane(h, g), step = (uint64_t)h->shape->in_flight;
+    int parity = afdep_plane_parity(h->shape, n);
+    for (uint64_t i = 0; i < pairs; i++) {
+        words[2 * i + (uint64_t)parity] = afdep_word((uint32_t)(n - 2 * step), 0);
+        words[2 * i + (uint64_t)!parity] = afdep_word((uint32_t)(n - step), 0);
+    }
+}
+
+void afdep_host_prepare_segment(void *host, void *base)
+{
+    const afdep_host_t *h = host;
+    const afdep_shape_t *s = h->shape;
+    const afdep_plane_layout_t *l = afdep_plane_of(h->layout, s, h->rank);
+    uint64_t lanes = (uint64_t)h->targets * h->combine_channels;
+    for (int g = 0; g < s->in_flight; g++) {
+        unsigned char *plane = (unsigned char *)base + h->planes[g].base;
+        uint64_t tag = afdep_word((uint32_t)(first_on_plane(h, g) - (uint64_t)s->in_flight), 0);
+        if (!h->ffn) {
+            fill((uint64_t *)(void *)(plane + l->witness_words), h->targets, tag);
+            fill((uint64_t *)(void *)(plane + l->combine_tails), lanes, first_tail(h));
+            continue;
+        }
+        fill((uint64_t *)(void *)(plane + l->count_words), h->sources, tag);
+        if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+            continue;
+        fill((uint64_t *)(void *)(plane + l->finish_tails), (uint64_t)h->sources * (uint32_t)s->channels,
+             first_tail(h));
+        fill((uint64_t *)(void *)(plane + l->reply_words), (uint64_t)s->ranks_per_domain, tag);
+        first_forward_words(h, g, (uint64_t *)(void *)(plane + l->forward_words), (uint64_t)s->ranks_per_domain);
+    }
+}
+
+/* What this rank's own copies of words start from: the same values its peers' segments were prepared with. */
+static void start_copies(afdep_host_t *h, int g)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = &h->planes[g];
+    uint64_t lanes = (uint64_t)h->targets * h->combine_channels;
+    uint64_t tag = afdep_word((uint32_t)(first_on_plane(h, g) - (uint64_t)s->in_flight), 0);
+    if (!h->ffn) {
+        fill(p->finish_tails, lanes, first_tail(h));
+        fill(p->count_words, h->targets, tag);
+        fill(p->combine_shadow, lanes, first_tail(h));
+        return;
+    }
+    fill(p->combine_tails, (uint64_t)h->sources * h->combine_channels, first_tail(h));
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+        return;
+    fill(p->finish_shadow, (uint64_t)h->sources * (uint32_t)s->channels, first_tail(h));
+    fill(p->reply_words, (uint64_t)s->ranks_per_domain, tag);
+    first_forward_words(h, g, p->forward_words, (uint64_t)s->ranks_per_domain);
+}
+
+afdep_status_t afdep_host_planes_open(afdep_host_t *h)
+{
+    carver_t measure = { NULL, 0 };
+    h->arena_bytes = carve_all(NULL, &measure, h->settings, h->ffn);
+    h->arena = mmap(NULL, h->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (h->arena == MAP_FAILED) {
+        h->arena = NULL;
+        return afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for %llu bytes of bookkeeping: %s", h->rank,
+                          (unsigned long long)h->arena_bytes, strerror(errno));
+    }
+    carver_t cut = { h->arena, 0 };
+    (void)carve_all(h, &cut, h->settings, h->ffn);
+    h->actor_limit = actor_limit(h->shape);
+    for (int g = 0; g < h->shape->in_flight; g++) {
+        afdep_plane_t *p = &h->planes[g];
+        p->base = afdep_plane_start(h->layout, afdep_plane_of(h->layout, h->shape, h->rank), g);
+        p->peer_ffn = afdep_plane_start(h->layout, &h->layout->ffn, g);
+        p->peer_attention = afdep_plane_start(h->layout, &h->layout->attention, g);
+        start_copies(h, g);
+    }
+    return AFDEP_OK;
+}
+
+void afdep_host_planes_close(afdep_host_t *h)
+{
+    if (h->arena)
+        munmap(h->arena, h->arena_bytes);
+    h->arena = NULL;
+}

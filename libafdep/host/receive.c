@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worker_receive: joins what has come for this rank, counts rows per expert, writes the prefix sums and lays rows out by
+ * expert, inside an expert by source rank, then token. Then the witnesses go out.
+ *
+ * The done witness (directional) and the answer (direct) are sent here, after the last row was laid out, because rows of
+ * this rank's own rail are laid out straight from the rail inbox: from then on nothing reads it, and the source may
+ * overwrite it in exchange n + G. It guards that overwrite only; no result of this exchange waits for it. Without
+ * sparse combine there is no witness: the combine signals on all channels, sent in reply, say the same.
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "host/host.h"
+
+#define ROWS_A_STEP 32
+
+static int32_t align_up(int32_t value, int32_t to)
+{
+    return (int32_t)(((int64_t)value + to - 1) / to * to);
+}
+
+/* ---- Arrivals: the tokens that came, in order ---------------------------------------------------------------- */
+
+/* The row of an arrival as it stands in this rank's segment. */
+static unsigned char *row_of(const afdep_host_t *h, int source_domain, int rail, uint32_t token)
+{
+    const afdep_shape_t *s = h->shape;
+    const afdep_plane_t *p = h->plane;
+    const afdep_plane_layout_t *l = &h->layout->ffn;
+    if (rail != h->rail)
+        return afdep_host_own(h, p->base + afdep_at_domain_row(l, h->layout, s, rail, source_domain, (int)token));
+    const afdep_own_row_t *own = &p->own[(uint64_t)source_domain * (uint32_t)s->capacity + token];
+    int channel = afdep_channel_of(s, source_domain, (int)token);
+    return afdep_host_own(h, p->base + afdep_at_rail_row(l, h->layout, s, source_domain, channel,
+                                                         (int)own->place - 1));
+}
+
+/* Adds an arrival and its choices among this rank's experts. 0: the row has none, which no correct peer sends. */
+static int add_arrival(afdep_host_t *h, const unsigned char *row, uint32_t token, int source_domain, int rail,
+                       uint32_t *rows)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    const int32_t *ids = (const int32_t *)(const void *)(row + h->layout->row.ids_offset);
+    const float *weights = (const float *)(const void *)(row + h->layout->row.weights_offset);
+    int32_t first_expert = h->rank * s->experts_per_rank;
+    afdep_arrival_t *arrival = &p->arrivals[p->arrival_count];
+    *arrival = (afdep_arrival_t){ token, *rows, 0, source_domain, rail };
+    for (int k = 0; k < s->top_k; k++) {
+        int32_t local = ids[k] - first_expert;
+        if (ids[k] < 0 || local < 0 || local >= s->experts_per_rank)
+            continue;
+        if (arrival->rows == (uint32_t)(s->top_k < s->experts_per_rank ? s->top_k : s->experts_per_rank))
+            return 0; /* an expert twice: more rows than the arrays hold */
+        p->positions[*rows] = local; /* the expert for now; its row once the prefix sums are known */
+        p->weights[*rows] = weights[k];
+        p->counts[local]++;
+        arrival->rows++;
+        ++*rows;
+    }
+    p->arrival_count += arrival->rows > 0;
+    return arrival->rows > 0;
+}
+
+static afdep_status_t lost_row(afdep_host_t *h, const afdep_actor_t *actor, int peer, uint32_t want, uint32_t found)
+{
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s: rank %d sent %u rows, %u are there",
+                      h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, peer, want, found);
+}
+
+/* The tokens of one source over one rail, ascending; `found` counts them. */
+static afdep_status_t list_source(afdep_host_t *h, int source, int rail, uint32_t *rows, uint32_t *found)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    int rank = afdep_source_rank(s, source, rail);
+    const uint32_t *extents = p->extents + (uint64_t)rail * h->layout->extent_stride;
+    if (rail != h->rail)
+        extents = (const uint32_t *)(const void *)afdep_host_own(
+            h, p->base + afdep_at_extents(&h->layout->ffn, h->layout, rail));
+    uint32_t extent = extents[source] < (uint32_t)p->bucket ? extents[source] : (uint32_t)p->bucket;
+    for (uint32_t token = 0; token < extent; token++) {
+        const afdep_own_row_t *own = &p->own[(uint64_t)source * (uint32_t)s->capacity + token];
+        if (rail == h->rail && (own->place == 0 || own->exchange != (uint32_t)h->exchange))
+            continue;
+        unsigned char *row = row_of(h, source, rail, token);
+        if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.tag_offset), h->exchange, token, rank))
+            continue;
+        if (*found == p->arrived[rail] || !add_arrival(h, row, token, source, rail, rows))
+            return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: a row of rank %d, token %u, was not "
+                              "meant for this rank", h->rank, h->call_name, (unsigned long long)h->exchange, rank,
+                              token);
+        ++*found;
+    }
+    return AFDEP_OK;
+}
+
+static afdep_status_t list_directional(afdep_host_t *h, const afdep_actor_t *actor, uint32_t *rows)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    uint32_t found[s->ranks_per_domain];
+    memset(found, 0, sizeof(found));
+    for (int source = 0; source < s->attention_domains; source++)
+        for (int rail = 0; rail < s->ranks_per_domain; rail++) {
+            if (p->arrived[rail] == 0)
+                continue; /* nothing came over this rail, and it may already be writing its next exchange's extents */
+            afdep_status_t status = list_source(h, source, rail, rows, &found[rail]);
+            if (status != AFDEP_OK)
+                return status;
+        }
+    for (int rail = 0; rail < s->ranks_per_domain; rail++)
+        if (found[rail] != p->arrived[rail])
+            return lost_row(h, actor, afdep_ffn_rank(s, h->domain, rail), p->arrived[rail], found[rail]);
+    return AFDEP_OK;
+}
+
+/* Direct: source after source, as their count words come (actor->i: the next). */
+static afdep_status_t list_direct(afdep_host_t *h, afdep_actor_t *actor, uint32_t *rows)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    for (; actor->i < s->attention_ranks; actor->i++) {
+        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(&h->layout->ffn, actor->i));
+        afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
+        int rank = s->ffn_ranks + actor->i;
+        if (state == AFDEP_WORD_WAIT)
+            return afdep_host_wait(actor, rank, "the count word");
+        if (state == AFDEP_WORD_BROKEN || afdep_word_low(word) > (uint32_t)p->bucket)
+            return afdep_host_broken(h, actor, rank, "the count word", word);
+        int64_t last = -1;
+        for (uint32_t position = 0; position < afdep_word_low(word); position++) {
+            unsigned char *row = afdep_host_own(h, p->base + afdep_at_direct_row(&h->layout->ffn, h->layout, s,
+                                                                                 actor->i, (int)position));
+            const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
+            if (!afdep_tag_is(tag, h->exchange, tag->token, rank) || tag->token >= (uint32_t)p->bucket ||
+                (int64_t)tag->token <= last || !add_arrival(h, row, tag->token, actor->i, (int)position, rows))
+                return lost_row(h, actor, rank, afdep_word_low(word), position);
+            last = tag->token;
+        }
+    }
+    return AFDEP_DONE;
+}
+
+/* ---- Layout by expert ---------------------------------------------------------------------------------------- */
+
+/* Prefix sums, and every arrival's rows: positions hold experts before, rows after. */
+static void assign_rows(afdep_host_t *h, uint32_t rows)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    int32_t end = 0;
+    for (int e = 0; e < s->experts_per_rank; e++) {
+        int32_t start = align_up(end, s->expert_alignment), count = p->counts[e];
+        p->counts[e] = start; /* from here on the next free row of the expert */
+        p->ends[e] = end = start + count;
+    }
+    p->row_count = align_up(end, s->expert_alignment);
+    for (uint32_t r = 0; r < rows; r++)
+        p->positions[r] = p->counts[p->positions[r]]++;
+}
+
+/* Rows that expert `e` occupies, its alignment padding included. */
+static int32_t aligned_count(const afdep_host_t *h, int e)
+{
+    const afdep_plane_t *p = h->plane;
+    int32_t align = h->shape->expert_alignment;
+    int32_t start = e ? align_up(p->ends[e - 1], align) : 0;
+    return align_up(p->ends[e], align) - start;
+}
+
+static afdep_status_t check_room(const afdep_host_t *h, const afdep_receive_t *r)
+{
+    const char *missing = !r->ends ? "ends" : NULL;
+    if (h->plane->row_count > 0 && !missing)
+        missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : h->shape->fp8 && !r->row_scale ? "row_scale" : NULL;
+    if (missing)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: %s is NULL", missing);
+    if ((uintptr_t)r->rows % 16 != 0)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: rows is %p: a multiple of 16 is wanted", r->rows);
+    if (r->rows_capacity < h->plane->row_count)
+        return afdep_fail(AFDEP_ERR_CAPACITY, "worker_receive: rows_capacity is %lld: %lld rows have come",
+                          (long long)r->rows_capacity, (long long)h->plane->row_count);
+    return AFDEP_OK;
+}
+
+static void mark_padding(afdep_receive_t *r, int32_t from, int32_t to)
+{
+    for (int32_t row = from; row < to; row++) {
+        r->row_weight[row] = 0;
+        if (r->row_source)
+            r->row_source[2 * (size_t)row] = r->row_source[2 * (size_t)row + 1] = -1;
+    }
+}
+
+/* Gives the caller its counts, asks it for tensors where it wants to be asked, and checks them. */
+static afdep_status_t settle_tensors(afdep_host_t *h)
+{
+    afdep_receive_t *r = h->receive;
+    if (r->read_host_counts && r->host_counts)
+        for (int e = 0; e < h->shape->experts_per_rank; e++)
+            r->host_counts[e] = aligned_count(h, e);
+    if (r->read_host_counts && r->allocate) {
+        afdep_status_t status = r->allocate(r->allocate_context, h->plane->row_count, r);
+        if (status != AFDEP_OK)
+            return status;
+    }
+    afdep_status_t status = check_room(h, r);
+    if (status != AFDEP_OK)
+        return status;
+    memcpy(r->ends, h->plane->ends, (size_t)h->shape->experts_per_rank * sizeof(*r->ends));
+    for (int e = 0; e < h->shape->experts_per_rank; e++)
+        mark_padding(r, h->plane->ends[e], align_up(h->plane->ends[e], h->shape->expert_alignment));
+    return AFDEP_OK;
+}
+
+static void place_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
+{
+    const afdep_plane_t *p = h->plane;
+    const afdep_row_format_t *f = &h->layout->row;
+    afdep_receive_t *r = h->receive;
+    const afdep_shape_t *s = h->shape;
+    unsigned char *row;
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+        row = afdep_host_own(h, p->base + afdep_at_direct_row(&h->layout->ffn, h->layout, s, arrival->source_domain,
+                                                              arrival->rail));
+    else
+        row = row_of(h, arrival->source_domain, arrival->rail, arrival->token);
+    void *copies[32];
+    for (uint32_t k = 0; k < arrival->rows; k++) {
+        int32_t to = p->positions[arrival->first + k];
+        copies[k] = (char *)r->rows + (size_t)to * f->payload_bytes;
+        if (f->scale_bytes)
+            memcpy(r->row_scale + (size_t)to * (f->scale_bytes / 4), row + f->scale_offset, f->scale_bytes);
+        r->row_weight[to] = p->weights[arrival->first + k];
+        if (r->row_source) {
+            r->row_source[2 * (size_t)to] = afdep_host_source(h, arrival->source_domain, arrival->rail);
+            r->row_source[2 * (size_t)to + 1] = (int32_t)arrival->token;
+        }
+    }
+    h->ops->fan_out(copies, (int)arrival->rows, row, f->payload_bytes);
+}
+
+/* Witness or answer to each source this rank answers (actor->i: the next). */
+static afdep_status_t send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
+{
+    const afdep_shape_t *s = h->shape;
+    afdep_plane_t *p = h->plane;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    if (!direct && !s->sparse_combine)
+        return AFDEP_DONE;
+    uint64_t value = afdep_word((uint32_t)h->exchange, 0);
+    uint64_t before = afdep_word((uint32_t)(h->exchange - (uint64_t)s->in_flight), 0);
+    int target = direct ? h->rank : h->domain;
+    for (; actor->i < (int)h->sources; actor->i++) {
+        int peer = direct ? s->ffn_ranks + actor->i : afdep_source_rank(s, actor->i, h->rail);
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer,
+                                                    p->peer_attention + afdep_at_witness(&h->layout->attention, target),
+                                                    before, value);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
+    }
+    return AFDEP_DONE;
+}
+
+/* place: lays rows out (actor->rows: the next arrival), then sends the witnesses. */
+static afdep_status_t place_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    afdep_plane_t *p = h->plane;
+    for (int budget = ROWS_A_STEP; actor->rows < p->arrival_count; budget--) {
+        if (budget == 0)
+            return AFDEP_OK;
+        place_arrival(h, &p->arrivals[actor->rows++]);
+    }
+    return send_witnesses(h, actor);
+}
+
+/* receive: joins, lists, counts; then becomes place. */
+static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    afdep_status_t status;
+    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT) {
+        status = list_direct(h, actor, &actor->rows);
+        if (status != AFDEP_DONE)
+            return status;
+    } else {
+        status = afdep_host_forward_joined(h, actor);
+        if (status == AFDEP_DONE)
+            status = list_directional(h, actor, &actor->rows);
+        if (status != AFDEP_OK)
+            return status;
+    }
+    assign_rows(h, actor->rows);
+    h->receive_stage = AFDEP_RECEIVE_PLACE;
+    return AFDEP_DONE;
+}
+
+/* ---- The call ------------------------------------------------------------------------------------------------ */
+
+static afdep_status_t check_receive(afdep_host_t *h, const afdep_receive_t *r, afdep_stream_t stream)
+{
+    const afdep_shape_t *s = h->shape;
+    if (stream)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: stream is not NULL on the host backend");
+    if (r->bucket < 1 || r->bucket > s->capacity)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: bucket is %d: 1 to capacity, %d, is wanted", r->bucket,
+                          s->capacity);
+    if (h->receive_stage != AFDEP_RECEIVE_IDLE && r->bucket != h->plane->bucket)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: bucket is %d, and it was %d when this receive began",
+                          r->bucket, h->plane->bucket);
+    if (h->receive_stage == AFDEP_RECEIVE_IDLE && h->started - h->finished >= (uint64_t)s->in_flight)
+        return afdep_fail(AFDEP_ERR_ORDER, "worker_receive: exchange %llu is not replied to yet, and in_flight is %d",
+                          (unsigned long long)h->finished + 1, s->in_flight);
+    if (!r->read_host_counts) {
+        const char *missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : !r->ends ? "ends" : NULL;
+        if (s->fp8 && !missing && !r->row_scale)
+            missing = "row_scale";
+        if (missing)
+            return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: %s is NULL", missing);
+        if (r->rows_capacity < afdep_receive_rows(s, r->bucket))
+            return afdep_fail(AFDEP_ERR_ARGUMENT,
+                              "worker_receive: rows_capacity is %lld: bucket %d needs %lld without read_host_counts",
+                              (long long)r->rows_capacity, r->bucket, (long long)afdep_receive_rows(s, r->bucket));
+    }
+    if ((uintptr_t)r->rows % 16 != 0)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: rows is %p: a multiple of 16 is wanted", r->rows);
+    return AFDEP_OK;
+}
+
+/* Joins and lists the rows of the next exchange. */
+static afdep_status_t join(afdep_host_t *h, int bucket)
+{
+    afdep_plane_t *p;
+    afdep_host_begin(h, "worker_receive", ++h->started);
+    h->receive_stage = AFDEP_RECEIVE_JOIN;
+    p = h->plane;
+    p->bucket = bucket;
+    p->arrival_count = 0;
+    memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
+    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
+        afdep_host_add_forward(h);
+    afdep_host_add(h, receive_step, "receive", -1);
+    return afdep_host_run(h);
+}
+
+afdep_status_t afdep_host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream)
+{
+    afdep_host_t *h = state;
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = check_receive(h, receive, stream);
+    if (status != AFDEP_OK)
+        return status;
+    h->receive = receive;
+    if (h->receive_stage == AFDEP_RECEIVE_IDLE)
+        status = join(h, receive->bucket);
+    if (status == AFDEP_OK)
+        status = settle_tensors(h); /* may be refused; the same call is then made again */
+    if (status == AFDEP_OK) {
+        afdep_host_begin(h, "worker_receive", h->started);
+        afdep_host_add(h, place_step, "receive", -1);
+        status = afdep_host_run(h);
+    }
+    if (status == AFDEP_OK) {
+        h->receive_stage = AFDEP_RECEIVE_IDLE;
+        receive->row_count = h->plane->row_count;
+        receive->receipt = (afdep_receipt_t){ { AFDEP_RECEIPT_MAGIC, (uint64_t)(uintptr_t)h, h->exchange,
+                                                (uint64_t)h->plane->row_count } };
+    }
+    h->receive = NULL;
+    return status;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The executor: steps a call's actors round robin, and says who is to blame when nothing moves.
+ *
+ * A rank that waits looks at its peers' failure words every few milliseconds and at their liveness a few times a
+ * second. Whoever finds a peer dead tells all others, so that those waiting for a live but stuck neighbour name the
+ * dead rank too.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "host/host.h"
+
+#define LOOK_NS 2000000u       /* between looks at failure words */
+#define LIVENESS_NS 100000000u /* between looks at every peer's liveness */
+
+void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange)
+{
+    h->call_name = call_name;
+    h->exchange = exchange;
+    h->plane = &h->planes[afdep_plane_index(h->shape, exchange)];
+    h->actor_count = 0;
+}
+
+afdep_actor_t *afdep_host_add(afdep_host_t *h, afdep_step_fn step, const char *duty, int channel)
+{
+    afdep_actor_t *actor = &h->actors[h->actor_count++];
+    memset(actor, 0, sizeof(*actor));
+    actor->step = step;
+    actor->duty = duty;
+    actor->channel = channel;
+    actor->wait.peer = -1;
+    actor->wait.word = "its turn";
+    return actor;
+}
+
+afdep_status_t afdep_host_check(afdep_host_t *h)
+{
+    if (h->poison == AFDEP_OK)
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_POISONED, "the buffer failed before: %s: %s", afdep_status_string(h->poison),
+                      h->poison_why);
+}
+
+/* A failure word holds the status and whom it is about. */
+static uint64_t failure_word(afdep_status_t status, int culprit)
+{
+    return afdep_word((uint32_t)-status, (uint32_t)(culprit + 1));
+}
+
+/* Remembers the first fatal error. */
+static afdep_status_t remember(afdep_host_t *h, afdep_status_t status)
+{
+    if (h->poison == AFDEP_OK) {
+        h->poison = status;
+        snprintf(h->poison_why, sizeof(h->poison_why), "%s", afdep_last_error());
+    }
+    return status;
+}
+
+afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int culprit)
+{
+    if (h->poison != AFDEP_OK)
+        return status;
+    (void)remember(h, status);
+    for (int peer = 0; peer < h->shape->ranks; peer++) {
+        if (peer == h->rank)
+            continue;
+        /* Best effort: a peer that cannot be told will find out by its own deadline. */
+        (void)afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer, afdep_failure_word(h->rank),
+                                  0, failure_word(status, culprit));
+    }
+    for (int tries = 0; tries < 1000 && h->fabric->ops->flush(h->fabric) == AFDEP_AGAIN; tries++)
+        (void)h->fabric->ops->progress(h->fabric);
+    return afdep_fail(status, "%s", h->poison_why); /* the flush may have said something else */
+}
+
+afdep_status_t afdep_host_look(afdep_host_t *h)
+{
+    for (int peer = 0; peer < h->shape->ranks; peer++) {
+        uint64_t word = peer == h->rank ? 0 : afdep_fabric_read(h->fabric, afdep_failure_word(peer));
+        if (word == 0)
+            continue;
+        afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(word);
+        int culprit = (int)afdep_word_low(word) - 1;
+        if (status == AFDEP_ERR_PEER)
+            status = afdep_fail(AFDEP_ERR_PEER, "rank %d is dead, says rank %d", culprit, peer);
+        else if (culprit >= 0)
+            status = afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s about rank %d", peer,
+                                afdep_status_string(status), culprit);
+        else
+            status = afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s", peer, afdep_status_string(status));
+        return remember(h, status); /* whoever wrote that word told the others as well */
+    }
+    return AFDEP_OK;
+}
+
+/* A rank that has said its farewell may be gone. */
+static int has_parted(afdep_host_t *h, int peer)
+{
+    return afdep_fabric_read(h->fabric, afdep_closing_word(peer)) != 0;
+}
+
+static int find_dead(afdep_host_t *h)
+{
+    for (int peer = 0; peer < h->shape->ranks; peer++)
+        if (peer != h->rank && !h->fabric->ops->alive(h->fabric, peer)) {
+            (void)h->fabric->ops->progress(h->fabric);
+            if (!has_parted(h, peer))
+                return peer;
+        }
+    return -1;
+}
+
+/* "worker_receive of exchange 7: forward, channel 3, waits for ..." */
+static afdep_status_t fail_waiting(afdep_host_t *h, const afdep_actor_t *actor, afdep_status_t status,
+                                   const char *verdict)
+{
+    char channel[32] = "", who[32] = "";
+    if (actor && actor->channel >= 0)
+        snprintf(channel, sizeof(channel), ", channel %d", actor->channel);
+    if (actor && actor->wait.peer >= 0)
+        snprintf(who, sizeof(who), " of rank %d", actor->wait.peer);
+    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s%s%s waited for %s%s", verdict, h->rank,
+                      h->call_name, (unsigned long long)h->exchange, actor ? ", " : "", actor ? actor->duty : "",
+                      channel, actor ? actor->wait.word : "the transport", who);
+}
+
+static const afdep_actor_t *first_waiting(const afdep_host_t *h)
+{
+    for (int i = 0; i < h->actor_count; i++)
+        if (h->actors[i].wait.peer >= 0)
+            return &h->actors[i];
+    return h->actor_count ? &h->actors[0] : NULL;
+}
+
+/* Clock of one call's waiting. */
+typedef struct patience {
+    unsigned rounds; /* without progress */
+    uint64_t since, next_look, next_liveness;
+} patience_t;
+
+/* A round without progress: idles, and from time to time looks for a reason. */
+static afdep_status_t wait_a_round(afdep_host_t *h, patience_t *p)
+{
+    const afdep_fabric_ops_t *ops = h->fabric->ops;
+    ops->idle(h->fabric, p->rounds++);
+    if (p->rounds % 16 != 1)
+        return AFDEP_OK;
+    uint64_t now = ops->now(h->fabric);
+    if (p->rounds == 1) {
+        p->since = now;
+        p->next_look = now + LOOK_NS;
+        p->next_liveness = now + LIVENESS_NS;
+        return AFDEP_OK;
+    }
+    if (now < p->next_look)
+        return AFDEP_OK;
+    p->next_look = now + LOOK_NS;
+    afdep_status_t status = afdep_host_look(h);
+    if (status != AFDEP_OK)
+        return status;
+    int late = now - p->since >= (uint64_t)h->settings->timeout_ms * 1000000u;
+    if (now < p->next_liveness && !late)
+        return AFDEP_OK;
+    p->next_liveness = now + LIVENESS_NS;
+    const afdep_actor_t *actor = first_waiting(h);
+    int dead = find_dead(h);
+    if (dead >= 0) {
+        char verdict[48];
+        snprintf(verdict, sizeof(verdict), "rank %d is dead", dead);
+        return afdep_host_poison(h, fail_waiting(h, actor, AFDEP_ERR_PEER, verdict), dead);
+    }
+    if (late) {
+        char verdict[64];
+        snprintf(verdict, sizeof(verdict), "nothing came in %d ms though all ranks live", h->settings->timeout_ms);
+        return afdep_host_poison(h, fail_waiting(h, actor, AFDEP_ERR_TIMEOUT, verdict),
+                                 actor ? actor->wait.peer : -1);
+    }
+    return AFDEP_OK;
+}
+
+/* Steps every actor once; finished ones leave. */
+static afdep_status_t step_all(afdep_host_t *h, int *moved)
+{
+    int kept = 0;
+    for (int i = 0; i < h->actor_count; i++) {
+        afdep_actor_t *actor = &h->actors[i];
+        afdep_status_t status = actor->step(h, actor);
+        if (status < 0)
+            return status;
+        if (status != AFDEP_AGAIN)
+            *moved = 1;
+        if (status == AFDEP_DONE)
+            continue;
+        if (kept != i)
+            h->actors[kept] = *actor;
+        kept++;
+    }
+    h->actor_count = kept;
+    return AFDEP_OK;
+}
+
+/* An error that a step or the fabric returned: those that leave the exchange half done poison the buffer. */
+static afdep_status_t fail_run(afdep_host_t *h, afdep_status_t status)
+{
+    if (status == AFDEP_ERR_SYSTEM)
+        status = AFDEP_ERR_TRANSPORT;
+    return afdep_status_is_fatal(status) ? afdep_host_poison(h, status, -1) : status;
+}
+
+afdep_status_t afdep_host_run(afdep_host_t *h)
+{
+    patience_t patience = { 0 };
+    int flushed = 1;
+    for (;;) {
+        int moved = 0;
+        afdep_status_t status = h->fabric->ops->progress(h->fabric);
+        if (status == AFDEP_OK)
+            status = step_all(h, &moved);
+        if (status == AFDEP_OK && (moved || !flushed)) {
+            afdep_status_t flush = h->fabric->ops->flush(h->fabric);
+            flushed = flush != AFDEP_AGAIN;
+            status = flush < 0 ? flush : AFDEP_OK;
+        }
+        if (status < 0)
+            return fail_run(h, status);
+        if (h->actor_count == 0 && flushed)
+            return AFDEP_OK;
+        if (moved) {
+            patience.rounds = 0;
+            continue;
+        }
+        status = wait_a_round(h, &patience);
+        if (status != AFDEP_OK)
+            return status;
+    }
+}
+
+afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *word, uint64_t seen)
+{
+    char channel[32] = "";
+    if (actor->channel >= 0)
+        snprintf(channel, sizeof(channel), ", channel %d", actor->channel);
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx", h->rank,
+                      h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
+                      (unsigned long long)seen);
+}
+
+/* Parting: actor->i is the next peer whose closing word is awaited. */
+static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    for (; actor->i < h->shape->ranks; actor->i++)
+        if (actor->i != h->rank && !has_parted(h, actor->i))
+            return afdep_host_wait(actor, actor->i, "the closing word");
+    return AFDEP_DONE;
+}
+
+afdep_status_t afdep_host_part(afdep_host_t *h)
+{
+    afdep_host_begin(h, "buffer_close", h->started);
+    for (int peer = 0; peer < h->shape->ranks; peer++) {
+        if (peer == h->rank)
+            continue;
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer,
+                                                    afdep_closing_word(h->rank), 0, 1);
+        if (status != AFDEP_OK)
+            return status;
+    }
+    afdep_host_add(h, part_step, "part", -1);
+    return afdep_host_run(h);
+}

@@ -1,0 +1,26 @@
+/*
+ * afdep/mpi.h - a group over an MPI communicator (link -lafdep-mpi; libafdep itself knows no MPI).
+ */
+#ifndef AFDEP_MPI_H
+#define AFDEP_MPI_H
+
+#include <mpi.h>
+
+#include <afdep/group.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Collective over `comm`. Makes this rank's group from a duplicate of `comm` (freed by afdep_group_destroy(), before
+ * MPI_Finalize). MPI must be initialized; calls on the group's buffers must come from the thread level that MPI was
+ * initialized with. The group brings the fabric "mpi" (MPI-3 one-sided windows).
+ * Errors: ARGUMENT, MEMORY, SYSTEM (MPI's own error text).
+ */
+AFDEP_EXPORT afdep_status_t afdep_group_mpi_create(MPI_Comm comm, afdep_group_t *group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checked exchanges at one rank. */
+#include "validate/exchanger.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POISON 0xA5
+
+static void *take(size_t bytes)
+{
+    bytes = (bytes + 63) / 64 * 64;
+    return aligned_alloc(64, bytes ? bytes : 64);
+}
+
+afdep_config_t afdep_exchanger_config(const afdep_scenario_t *s)
+{
+    afdep_config_t c = AFDEP_CONFIG_INIT;
+    c.ffn_ranks = s->ffn_ranks;
+    c.ranks_per_domain = s->ranks_per_domain;
+    c.num_experts = s->num_experts;
+    c.top_k = s->top_k;
+    c.hidden = s->hidden;
+    c.dtype = s->dtype;
+    c.capacity = s->capacity;
+    c.num_sms = s->num_sms;
+    c.expert_alignment = s->expert_alignment;
+    return c;
+}
+
+static int init_source(afdep_exchanger_t *x)
+{
+    const afdep_scenario_t *s = x->scenario;
+    size_t capacity = (size_t)s->capacity, hidden = (size_t)s->hidden;
+    x->out = take(capacity * hidden * 2);
+    x->want = take(hidden * 2);
+    x->scratch = take(afdep_oracle_scratch(s));
+    x->transposed = take(capacity * hidden / 128 * sizeof(float));
+    return afdep_workload_alloc(&x->own, s, s->capacity) == 0 && x->out && x->want && x->scratch && x->transposed ? 0 : -1;
+}
+
+static int init_worker(afdep_exchanger_t *x, int64_t rows)
+{
+    const afdep_scenario_t *s = x->scenario;
+    size_t r = (size_t)rows, hidden = (size_t)s->hidden, experts = (size_t)(s->num_experts / s->ffn_ranks);
+    x->rows_capacity = rows;
+    x->rows = take(r * hidden * (s->dtype == AFDEP_DTYPE_FP8 ? 1 : 2));
+    x->row_scale = take(r * hidden / 128 * sizeof(float));
+    x->row_weight = take(r * sizeof(float));
+    x->row_source = take(r * 2 * sizeof(int32_t));
+    x->ends = take(experts * sizeof(int32_t));
+    x->host_counts = take(experts * sizeof(int32_t));
+    x->reply = take(r * hidden * 2);
+    x->sources = calloc((size_t)s->attention_ranks, sizeof(*x->sources));
+    if (!x->rows || !x->row_scale || !x->row_weight || !x->row_source || !x->ends || !x->host_counts || !x->reply ||
+        !x->sources)
+        return -1;
+    for (int a = 0; a < s->attention_ranks; a++)
+        if (afdep_workload_alloc_routes(&x->sources[a], s, s->capacity) != 0)
+            return -1;
+    return 0;
+}
+
+int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario, afdep_buffer_t *buffer, uint64_t seed)
+{
+    afdep_buffer_info_t info = { .struct_size = sizeof(info) };
+    afdep_memory_t memory = { .struct_size = sizeof(memory) };
+    afdep_config_t config = afdep_exchanger_config(scenario);
+    memset(x, 0, sizeof(*x));
+    if (afdep_buffer_info(buffer, &info) != AFDEP_OK ||
+        afdep_buffer_bytes(&config, info.size, scenario->capacity, &memory) != AFDEP_OK)
+        return -1;
+    x->scenario = scenario;
+    x->buffer = buffer;
+    x->seed = seed;
+    x->rank = info.rank;
+    x->apply_weights = (info.flags & AFDEP_FLAG_APPLY_WEIGHTS) != 0;
+    return x->rank < scenario->ffn_ranks ? init_worker(x, memory.receive_rows) : init_source(x);
+}
+
+void afdep_exchanger_free(afdep_exchanger_t *x)
+{
+    if (x->sources)
+        for (int a = 0; a < x->scenario->attention_ranks; a++)
+            afdep_workload_free(&x->sources[a]);
+    if (x->out)
+        afdep_workload_free(&x->own);
+    void *all[] = { x->sources,    x->out,        x->want, x->scratch,     x->transposed, x->rows, x->row_scale,
+                    x->row_weight, x->row_source, x->ends, x->host_counts, x->reply };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        free(all[i]);
+    memset(x, 0, sizeof(*x));
+}
+
+/* Turns a share of the choices into -1, the same ones on every rank. */
+static void skip_choices(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_source_tokens_t *source)
+{
+    uint64_t state = x->seed ^ plan->number * 0x9E3779B97F4A7C15u ^ (uint64_t)source->source << 32;
+    for (int i = 0; plan->inactive_percent > 0 && i < source->tokens * x->scenario->top_k; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        if ((int)(state >> 33) % 100 < plan->inactive_percent)
+            source->ids[i] = -1;
+    }
+}
+
+/* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+static void make_tokens(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    int source = x->rank - x->scenario->ffn_ranks;
+    afdep_workload_source(&x->own, x->scenario, NULL, x->seed, plan->number, source, plan->tokens[source]);
+    skip_choices(x, plan, &x->own);
+}
+
+static afdep_status_t dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    make_tokens(x, plan);
+    afdep_dispatch_t d = AFDEP_DISPATCH_INIT;
+    int blocks = x->scenario->hidden / 128;
+    d.tokens = x->own.tokens;
+    d.bucket = plan->bucket;
+    d.x = x->own.x;
+    d.ids = x->own.ids;
+    d.weights = x->own.weights;
+    d.x_scale = x->own.x_scale;
+    if (d.x_scale && plan->strided_scales) {
+        for (int t = 0; t < d.tokens; t++)
+            for (int b = 0; b < blocks; b++)
+                x->transposed[(size_t)b * (size_t)d.tokens + (size_t)t] = x->own.x_scale[t * blocks + b];
+        d.x_scale = x->transposed;
+        d.x_scale_token_stride = 1;
+        d.x_scale_block_stride = d.tokens;
+    }
+    afdep_status_t status = afdep_source_dispatch(x->buffer, &d, NULL);
+    if (status != AFDEP_OK)
+        snprintf(x->why, sizeof(x->why), "source_dispatch: %s", afdep_last_error());
+    /* The call has returned: its inputs are the caller's again. */
+    memset(x->transposed, POISON, (size_t)d.tokens * (size_t)blocks * sizeof(float));
+    memset(x->own.x, POISON, (size_t)d.tokens * (size_t)x->scenario->hidden);
+    return status;
+}
+
+static afdep_status_t check_collected(afdep_exchanger_t *x, const afdep_collect_t *c)
+{
+    size_t hidden = (size_t)x->scenario->hidden;
+    if (c->tokens != x->own.tokens) {
+        snprintf(x->why, sizeof(x->why), "collect says %d tokens, %d were sent", c->tokens, x->own.tokens);
+        return AFDEP_ERR_PROTOCOL;
+    }
+    for (int t = 0; t < x->own.tokens; t++) {
+        const uint16_t *got = (const uint16_t *)c->result + (int64_t)t * c->result_stride;
+        afdep_oracle_token(x->want, x->scenario, &x->own, t, x->apply_weights, x->scratch);
+        for (size_t i = 0; i < hidden; i++)
+            if (got[i] != x->want[i]) {
+                snprintf(x->why, sizeof(x->why), "rank %d, token %d, element %zu: 0x%04x, wanted 0x%04x", x->rank, t, i,
+                         got[i], x->want[i]);
+                return AFDEP_ERR_PROTOCOL;
+            }
+    }
+    return AFDEP_OK;
+}
+
+static afdep_status_t collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    afdep_collect_t c = AFDEP_COLLECT_INIT;
+    c.out = x->out;
+    c.view = plan->view;
+    memset(x->out, POISON, (size_t)x->scenario->capacity * (size_t)x->scenario->hidden * 2);
+    afdep_status_t status = afdep_source_collect(x->buffer, &c, NULL);
+    if (status != AFDEP_OK) {
+        snprintf(x->why, sizeof(x->why), "source_collect: %s", afdep_last_error());
+        return status;
+    }
+    make_tokens(x, plan); /* again: other exchanges may have been dispatched since */
+    return check_collected(x, &c);
+}
+
+/* ---- FFN ----------------------------------------------------------------------------------------------------- */
+
+static afdep_status_t offer_tensors(void *context, int64_t rows, struct afdep_receive *r)
+{
+    afdep_exchanger_t *x = context;
+    r->rows = x->rows;
+    r->row_scale = x->row_scale;
+    r->row_weight = x->row_weight;
+    r->row_source = x->row_source;
+    r->ends = x->ends;
+    r->rows_capacity = rows; /* exactly what was asked for */
+    return AFDEP_OK;
+}
+
+static void poison_tensors(afdep_exchanger_t *x)
+{
+    size_t rows = (size_t)x->rows_capacity, hidden = (size_t)x->scenario->hidden;
+    memset(x->rows, POISON, rows * hidden * (x->scenario->dtype == AFDEP_DTYPE_FP8 ? 1 : 2));
+    memset(x->row_scale, POISON, rows * hidden / 128 * sizeof(float));
+    memset(x->row_weight, POISON, rows * sizeof(float));
+    memset(x->row_source, POISON, rows * 2 * sizeof(int32_t));
+    memset(x->ends, POISON, (size_t)(x->scenario->num_experts / x->scenario->ffn_ranks) * sizeof(int32_t));
+}
+
+static afdep_status_t check_received(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, const afdep_receive_t *r)
+{
+    afdep_oracle_received_t want;
+    for (int a = 0; a < x->scenario->attention_ranks; a++) {
+        afdep_workload_routes(&x->sources[a], x->scenario, NULL, x->seed, plan->number, a, plan->tokens[a]);
+        skip_choices(x, plan, &x->sources[a]);
+    }
+    if (afdep_oracle_received(&want, x->scenario, x->sources, x->rank) != 0)
+        return AFDEP_ERR_MEMORY;
+    int64_t wrong = afdep_oracle_check_received(&want, x->scenario, x->seed, plan->number, x->rank, r->rows,
+                                                r->row_scale, r->row_weight, r->row_source, r->ends, r->host_counts,
+                                                r->row_count, x->why, sizeof(x->why));
+    afdep_oracle_received_free(&want);
+    return wrong ? AFDEP_ERR_PROTOCOL : AFDEP_OK;
+}
+
+static afdep_status_t receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    afdep_receive_t r = AFDEP_RECEIVE_INIT;
+    poison_tensors(x);
+    r.bucket = plan->bucket;
+    r.read_host_counts = plan->read_host_counts;
+    if (plan->read_host_counts) {
+        r.allocate = offer_tensors;
+        r.allocate_context = x;
+        r.host_counts = x->host_counts;
+    } else {
+        (void)offer_tensors(x, x->rows_capacity, &r);
+        if (plan->null_row_source)
+            r.row_source = NULL;
+    }
+    if (x->scenario->dtype != AFDEP_DTYPE_FP8 && !plan->read_host_counts)
+        r.row_scale = NULL;
+    afdep_status_t status = afdep_worker_receive(x->buffer, &r, NULL);
+    if (status != AFDEP_OK) {
+        snprintf(x->why, sizeof(x->why), "worker_receive: %s", afdep_last_error());
+        return status;
+    }
+    x->receipt = r.receipt;
+    x->row_count = r.row_count;
+    status = check_received(x, plan, &r);
+    /* The reply is made now, while the rows stand: a second exchange in flight would overwrite them. */
+    memset(x->reply, POISON, (size_t)x->rows_capacity * (size_t)x->scenario->hidden * 2);
+    int experts = x->scenario->num_experts / x->scenario->ffn_ranks, align = x->scenario->expert_alignment;
+    size_t hidden = (size_t)x->scenario->hidden, width = x->scenario->dtype == AFDEP_DTYPE_FP8 ? 1 : 2;
+    for (int e = 0, row = 0; status == AFDEP_OK && e < experts; e++) {
+        for (; row < r.ends[e]; row++)
+            afdep_workload_expert(x->reply + (size_t)row * hidden, (const char *)r.rows + (size_t)row * hidden * width,
+                                  r.row_scale ? r.row_scale + (size_t)row * hidden / 128 : NULL, r.row_weight[row],
+                                  x->rank * experts + e, x->scenario, x->apply_weights);
+        row = (r.ends[e] + align - 1) / align * align;
+    }
+    return status;
+}
+
+static afdep_status_t reply(afdep_exchanger_t *x)
+{
+    afdep_reply_t r = AFDEP_REPLY_INIT;
+    r.rows = x->row_count ? x->reply : NULL;
+    r.receipt = x->receipt;
+    afdep_status_t status = afdep_worker_reply(x->buffer, &r, NULL);
+    if (status != AFDEP_OK)
+        snprintf(x->why, sizeof(x->why), "worker_reply: %s", afdep_last_error());
+    memset(x->reply, POISON, (size_t)x->row_count * (size_t)x->scenario->hidden * 2);
+    return status;
+}
+
+afdep_status_t afdep_exchanger_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    return x->rank < x->scenario->ffn_ranks ? receive(x, plan) : dispatch(x, plan);
+}
+
+afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    return x->rank < x->scenario->ffn_ranks ? reply(x) : collect(x, plan);
+}
