@@ -189,8 +189,8 @@ static void print_config(const cJSON *config)
 
 /* ---- The program ----------------------------------------------------------------------------------------------- */
 
-/* A bare --json means standard output; the parser wants a value with every option, so it is given one. `copy` has room for
-   argc arguments. */
+/* A bare --json means standard output; the parser wants a value with every option, so it is given one. `copy` has room
+   for argc arguments. */
 static void complete_json(int argc, char **argv, char **copy)
 {
     static char to_stdout[] = "--json=-";
@@ -216,8 +216,8 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
     free(copy);
     if (status == 1 && info->common.help)
         afdep_options_help("afdep-info", "[--config] [--json [FILE]]",
-                           "Says what this build of afdep has, and what this machine has that matters to it. --json without "
-                           "a FILE writes to standard output.",
+                           "Says what this build of afdep has, and what this machine has that matters to it. --json "
+                           "without a FILE writes to standard output.",
                            options);
     else if (status == 1)
         printf("afdep-info (afdep) %s\nnative tree %s\n", afdep_version(), afdep_native_tree());

@@ -67,6 +67,8 @@ static int world_rank_of(const afdep_align_t *align, int host_rank)
 #ifdef AFDEP_HAVE_MPI
     if (align->world_ranks)
         return align->world_ranks[host_rank];
+#else
+    (void)align;
 #endif
     return host_rank;
 }
@@ -118,7 +120,6 @@ static int open_processes(afdep_align_t *align, afdep_world_t *world, char *why,
     atomic_init(&align->slots[align->host_rank].arrived, 0);
     align->slots[align->host_rank].process = getpid();
     MPI_Allgather(&world->rank, 1, MPI_INT, align->world_ranks, 1, MPI_INT, align->host);
-    atomic_thread_fence(memory_order_seq_cst);
     MPI_Barrier(align->host);
     align->processes_tell = all_processes_seen(align);
     return 0;

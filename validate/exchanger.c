@@ -62,21 +62,29 @@ static int init_worker(afdep_exchanger_t *x, int64_t rows)
     return 0;
 }
 
-int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario, afdep_buffer_t *buffer, uint64_t seed)
+int afdep_exchanger_init_rank(afdep_exchanger_t *x, const afdep_scenario_t *scenario, int rank, int apply_weights,
+                              uint64_t seed)
 {
-    afdep_buffer_info_t info = { .struct_size = sizeof(info) };
     afdep_memory_t memory = { .struct_size = sizeof(memory) };
     afdep_config_t config = afdep_exchanger_config(scenario);
     memset(x, 0, sizeof(*x));
-    if (afdep_buffer_info(buffer, &info) != AFDEP_OK ||
-        afdep_buffer_bytes(&config, info.size, scenario->capacity, &memory) != AFDEP_OK)
+    if (afdep_buffer_bytes(&config, afdep_scenario_ranks(scenario), scenario->capacity, &memory) != AFDEP_OK)
         return -1;
     x->scenario = scenario;
-    x->buffer = buffer;
     x->seed = seed;
-    x->rank = info.rank;
-    x->apply_weights = (info.flags & AFDEP_FLAG_APPLY_WEIGHTS) != 0;
-    return x->rank < scenario->ffn_ranks ? init_worker(x, memory.receive_rows) : init_source(x);
+    x->rank = rank;
+    x->apply_weights = apply_weights;
+    return rank < scenario->ffn_ranks ? init_worker(x, memory.receive_rows) : init_source(x);
+}
+
+int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario, afdep_buffer_t *buffer, uint64_t seed)
+{
+    afdep_buffer_info_t info = { .struct_size = sizeof(info) };
+    if (afdep_buffer_info(buffer, &info) != AFDEP_OK)
+        return -1;
+    int status = afdep_exchanger_init_rank(x, scenario, info.rank, (info.flags & AFDEP_FLAG_APPLY_WEIGHTS) != 0, seed);
+    x->buffer = buffer;
+    return status;
 }
 
 void afdep_exchanger_free(afdep_exchanger_t *x)
@@ -113,7 +121,7 @@ static void make_tokens(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
     skip_choices(x, plan, &x->own);
 }
 
-static afdep_status_t dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+static void prepare_dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     make_tokens(x, plan);
     afdep_dispatch_t d = AFDEP_DISPATCH_INIT;
@@ -132,12 +140,17 @@ static afdep_status_t dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t
         d.x_scale_token_stride = 1;
         d.x_scale_block_stride = d.tokens;
     }
-    afdep_status_t status = afdep_source_dispatch(x->buffer, &d, NULL);
+    x->dispatch = d;
+}
+
+static afdep_status_t judge_dispatch(afdep_exchanger_t *x, afdep_status_t status)
+{
+    size_t tokens = (size_t)x->own.tokens, hidden = (size_t)x->scenario->hidden;
     if (status != AFDEP_OK)
         snprintf(x->why, sizeof(x->why), "source_dispatch: %s", afdep_last_error());
     /* The call has returned: its inputs are the caller's again. */
-    memset(x->transposed, POISON, (size_t)d.tokens * (size_t)blocks * sizeof(float));
-    memset(x->own.x, POISON, (size_t)d.tokens * (size_t)x->scenario->hidden);
+    memset(x->transposed, POISON, tokens * hidden / 128 * sizeof(float));
+    memset(x->own.x, POISON, tokens * hidden);
     return status;
 }
 
@@ -161,19 +174,22 @@ static afdep_status_t check_collected(afdep_exchanger_t *x, const afdep_collect_
     return AFDEP_OK;
 }
 
-static afdep_status_t collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+static void prepare_collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
-    afdep_collect_t c = AFDEP_COLLECT_INIT;
-    c.out = x->out;
-    c.view = plan->view;
+    x->collect = (afdep_collect_t)AFDEP_COLLECT_INIT;
+    x->collect.out = x->out;
+    x->collect.view = plan->view;
     memset(x->out, POISON, (size_t)x->scenario->capacity * (size_t)x->scenario->hidden * 2);
-    afdep_status_t status = afdep_source_collect(x->buffer, &c, NULL);
+}
+
+static afdep_status_t judge_collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_status_t status)
+{
     if (status != AFDEP_OK) {
         snprintf(x->why, sizeof(x->why), "source_collect: %s", afdep_last_error());
         return status;
     }
     make_tokens(x, plan); /* again: other exchanges may have been dispatched since */
-    return check_collected(x, &c);
+    return check_collected(x, &x->collect);
 }
 
 /* ---- FFN ----------------------------------------------------------------------------------------------------- */
@@ -216,63 +232,117 @@ static afdep_status_t check_received(afdep_exchanger_t *x, const afdep_exchange_
     return wrong ? AFDEP_ERR_PROTOCOL : AFDEP_OK;
 }
 
-static afdep_status_t receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+static void prepare_receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
-    afdep_receive_t r = AFDEP_RECEIVE_INIT;
+    afdep_receive_t *r = &x->receive;
+    *r = (afdep_receive_t)AFDEP_RECEIVE_INIT;
     poison_tensors(x);
-    r.bucket = plan->bucket;
-    r.read_host_counts = plan->read_host_counts;
+    r->bucket = plan->bucket;
+    r->read_host_counts = plan->read_host_counts;
     if (plan->read_host_counts) {
-        r.allocate = offer_tensors;
-        r.allocate_context = x;
-        r.host_counts = x->host_counts;
-    } else {
-        (void)offer_tensors(x, x->rows_capacity, &r);
-        if (plan->null_row_source)
-            r.row_source = NULL;
+        r->allocate = offer_tensors;
+        r->allocate_context = x;
+        r->host_counts = x->host_counts;
+        return;
     }
-    if (x->scenario->dtype != AFDEP_DTYPE_FP8 && !plan->read_host_counts)
-        r.row_scale = NULL;
-    afdep_status_t status = afdep_worker_receive(x->buffer, &r, NULL);
+    (void)offer_tensors(x, x->rows_capacity, r);
+    if (plan->null_row_source)
+        r->row_source = NULL;
+    if (x->scenario->dtype != AFDEP_DTYPE_FP8)
+        r->row_scale = NULL;
+}
+
+/* The reply is made at once, while the rows stand: a second exchange in flight would overwrite them. */
+static void make_reply(afdep_exchanger_t *x)
+{
+    const afdep_scenario_t *s = x->scenario;
+    const afdep_receive_t *r = &x->receive;
+    int experts = s->num_experts / s->ffn_ranks, align = s->expert_alignment;
+    size_t hidden = (size_t)s->hidden, width = s->dtype == AFDEP_DTYPE_FP8 ? 1 : 2;
+    memset(x->reply, POISON, (size_t)x->rows_capacity * hidden * 2);
+    for (int e = 0, row = 0; e < experts; e++) {
+        for (; row < r->ends[e]; row++)
+            afdep_workload_expert(x->reply + (size_t)row * hidden, (const char *)r->rows + (size_t)row * hidden * width,
+                                  r->row_scale ? r->row_scale + (size_t)row * hidden / 128 : NULL, r->row_weight[row],
+                                  x->rank * experts + e, s, x->apply_weights);
+        row = (r->ends[e] + align - 1) / align * align;
+    }
+}
+
+static afdep_status_t judge_receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_status_t status)
+{
     if (status != AFDEP_OK) {
         snprintf(x->why, sizeof(x->why), "worker_receive: %s", afdep_last_error());
         return status;
     }
-    x->receipt = r.receipt;
-    x->row_count = r.row_count;
-    status = check_received(x, plan, &r);
-    /* The reply is made now, while the rows stand: a second exchange in flight would overwrite them. */
-    memset(x->reply, POISON, (size_t)x->rows_capacity * (size_t)x->scenario->hidden * 2);
-    int experts = x->scenario->num_experts / x->scenario->ffn_ranks, align = x->scenario->expert_alignment;
-    size_t hidden = (size_t)x->scenario->hidden, width = x->scenario->dtype == AFDEP_DTYPE_FP8 ? 1 : 2;
-    for (int e = 0, row = 0; status == AFDEP_OK && e < experts; e++) {
-        for (; row < r.ends[e]; row++)
-            afdep_workload_expert(x->reply + (size_t)row * hidden, (const char *)r.rows + (size_t)row * hidden * width,
-                                  r.row_scale ? r.row_scale + (size_t)row * hidden / 128 : NULL, r.row_weight[row],
-                                  x->rank * experts + e, x->scenario, x->apply_weights);
-        row = (r.ends[e] + align - 1) / align * align;
-    }
+    status = check_received(x, plan, &x->receive);
+    if (status == AFDEP_OK)
+        make_reply(x);
     return status;
 }
 
-static afdep_status_t reply(afdep_exchanger_t *x)
+static void prepare_reply(afdep_exchanger_t *x)
 {
-    afdep_reply_t r = AFDEP_REPLY_INIT;
-    r.rows = x->row_count ? x->reply : NULL;
-    r.receipt = x->receipt;
-    afdep_status_t status = afdep_worker_reply(x->buffer, &r, NULL);
+    x->reply_arguments = (afdep_reply_t)AFDEP_REPLY_INIT;
+    x->reply_arguments.rows = x->receive.row_count ? x->reply : NULL;
+    x->reply_arguments.receipt = x->receive.receipt;
+}
+
+static afdep_status_t judge_reply(afdep_exchanger_t *x, afdep_status_t status)
+{
     if (status != AFDEP_OK)
         snprintf(x->why, sizeof(x->why), "worker_reply: %s", afdep_last_error());
-    memset(x->reply, POISON, (size_t)x->row_count * (size_t)x->scenario->hidden * 2);
+    memset(x->reply, POISON, (size_t)x->receive.row_count * (size_t)x->scenario->hidden * 2);
     return status;
+}
+
+/* ---- Both ---------------------------------------------------------------------------------------------------- */
+
+static int is_worker(const afdep_exchanger_t *x)
+{
+    return x->rank < x->scenario->ffn_ranks;
+}
+
+void afdep_exchanger_prepare_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    if (is_worker(x))
+        prepare_receive(x, plan);
+    else
+        prepare_dispatch(x, plan);
+}
+
+afdep_status_t afdep_exchanger_judge_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
+                                           afdep_status_t status)
+{
+    return is_worker(x) ? judge_receive(x, plan, status) : judge_dispatch(x, status);
+}
+
+void afdep_exchanger_prepare_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    if (is_worker(x))
+        prepare_reply(x);
+    else
+        prepare_collect(x, plan);
+}
+
+afdep_status_t afdep_exchanger_judge_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
+                                            afdep_status_t status)
+{
+    return is_worker(x) ? judge_reply(x, status) : judge_collect(x, plan, status);
 }
 
 afdep_status_t afdep_exchanger_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
-    return x->rank < x->scenario->ffn_ranks ? receive(x, plan) : dispatch(x, plan);
+    afdep_exchanger_prepare_first(x, plan);
+    return afdep_exchanger_judge_first(x, plan,
+                                       is_worker(x) ? afdep_worker_receive(x->buffer, &x->receive, NULL)
+                                                    : afdep_source_dispatch(x->buffer, &x->dispatch, NULL));
 }
 
 afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
-    return x->rank < x->scenario->ffn_ranks ? reply(x) : collect(x, plan);
+    afdep_exchanger_prepare_second(x, plan);
+    return afdep_exchanger_judge_second(x, plan,
+                                        is_worker(x) ? afdep_worker_reply(x->buffer, &x->reply_arguments, NULL)
+                                                     : afdep_source_collect(x->buffer, &x->collect, NULL));
 }

@@ -39,13 +39,19 @@ typedef struct afdep_exchanger {
     int32_t *row_source, *ends, *host_counts;
     uint16_t *reply;
     int64_t rows_capacity;
-    afdep_receipt_t receipt;
-    int64_t row_count;
+    afdep_dispatch_t dispatch; /* the arguments of the call under way */
+    afdep_receive_t receive;
+    afdep_reply_t reply_arguments;
+    afdep_collect_t collect;
     char why[512]; /* the first wrong value, or the failed call's sentence */
 } afdep_exchanger_t;
 
 /* Local. Makes a rank's tensors for a buffer that is open. 0, or -1 without memory. */
 int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario, afdep_buffer_t *buffer, uint64_t seed);
+
+/* The same without a buffer, for a driver that has its own. */
+int afdep_exchanger_init_rank(afdep_exchanger_t *x, const afdep_scenario_t *scenario, int rank, int apply_weights,
+                              uint64_t seed);
 void afdep_exchanger_free(afdep_exchanger_t *x);
 
 /*
@@ -55,6 +61,15 @@ void afdep_exchanger_free(afdep_exchanger_t *x);
  */
 afdep_status_t afdep_exchanger_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
 afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
+
+/* The parts of a half, for drivers that make the call by themselves: fill the arguments in the struct; then judge what
+   the call gave (`status` is the call's). */
+void afdep_exchanger_prepare_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
+afdep_status_t afdep_exchanger_judge_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
+                                           afdep_status_t status);
+void afdep_exchanger_prepare_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
+afdep_status_t afdep_exchanger_judge_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
+                                            afdep_status_t status);
 
 /* A configuration for a scenario. */
 afdep_config_t afdep_exchanger_config(const afdep_scenario_t *scenario);

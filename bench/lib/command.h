@@ -12,7 +12,7 @@ char *afdep_command_output(const char *const *argv, int timeout_ms);
 /* The beginning of a small file, at most 1 MiB; NULL when it cannot be read. The caller frees it. */
 char *afdep_file_text(const char *file);
 
-/* The value of "key" in text made of lines "key<white space>:<white space>value", copied to `value`; NULL when absent. */
+/* The value of "key" in text made of lines "key : value", copied to `value`; NULL when absent. */
 const char *afdep_text_value(const char *text, const char *key, char *value, size_t size);
 
 #endif

@@ -159,6 +159,23 @@ void afdep_machine_parse_nvlinks(const char *text, cJSON *gpus)
     }
 }
 
+/* "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ...": the first word made of
+   digits and dots, since what stands before it differs between drivers. */
+void afdep_machine_parse_driver(const char *text, char *driver, size_t size)
+{
+    const char *word = strstr(text, "NVRM version:");
+    driver[0] = 0;
+    while (word && *word && *word != '\n') {
+        size_t length = strcspn(word, " \t\n");
+        if (length > 0 && strspn(word, "0123456789.") == length && memchr(word, '.', length)) {
+            snprintf(driver, size, "%.*s", (int)length, word);
+            return;
+        }
+        word += length;
+        word += strspn(word, " \t");
+    }
+}
+
 /* Names only, where the driver is loaded and nvidia-smi is not installed. */
 static cJSON *gpus_from_files(char *driver, size_t size)
 {
@@ -176,12 +193,9 @@ static cJSON *gpus_from_files(char *driver, size_t size)
         free(entries[i]);
     }
     free(entries);
-    /* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  ..." */
     char *text = afdep_file_text("/proc/driver/nvidia/version");
-    const char *version = text ? strstr(text, "Kernel Module") : NULL;
-    char found[64] = "";
-    if (version && sscanf(version, "Kernel Module%*[^0-9\n]%63[0-9.]", found) == 1)
-        snprintf(driver, size, "%s", found);
+    if (text)
+        afdep_machine_parse_driver(text, driver, size);
     free(text);
     return gpus;
 }

@@ -19,6 +19,9 @@ cJSON *afdep_machine_parse_gpus(const char *text, char *driver, size_t size);
 /* Adds what `nvidia-smi nvlink --status` prints ("GPU 0: ...", " Link 0: 26.562 GB/s") to those GPUs. */
 void afdep_machine_parse_nvlinks(const char *text, cJSON *gpus);
 
+/* The driver's version from the text of /proc/driver/nvidia/version, or "". */
+void afdep_machine_parse_driver(const char *text, char *driver, size_t size);
+
 /* Number of GPUs in a machine object, 0 when it lists none. */
 int afdep_machine_gpus(const cJSON *machine);
 

@@ -26,7 +26,9 @@ static const char *atomics_name(enum ibv_atomic_cap cap)
 
 static const char *link_name(uint8_t link_layer)
 {
-    return link_layer == IBV_LINK_LAYER_ETHERNET ? "ethernet" : link_layer == IBV_LINK_LAYER_INFINIBAND ? "infiniband" : NULL;
+    if (link_layer == IBV_LINK_LAYER_ETHERNET)
+        return "ethernet";
+    return link_layer == IBV_LINK_LAYER_INFINIBAND ? "infiniband" : NULL;
 }
 
 /* From the kernel's own words ("400 Gb/sec (4X NDR)"): the verbs field is too narrow for speeds beyond NDR. */

@@ -5,8 +5,8 @@
 
 #include <cjson/cJSON.h>
 
-/* [{"name", "firmware", "atomics": "none|hca|global", "ports": [{"port", "state", "link", "rate_gbits_per_s"}]}], or null
-   in a build without rdma-core. The caller owns it. */
+/* [{"name", "firmware", "atomics": "none|hca|global", "ports": [{"port", "state", "link", "rate_gbits_per_s"}]}], or
+   null in a build without rdma-core. The caller owns it. */
 cJSON *afdep_nics(void);
 
 #endif

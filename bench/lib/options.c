@@ -31,9 +31,8 @@ static int parse_int(const afdep_option_t *option, const char *text, int *value,
     double low = bounded(option) ? option->min : INT_MIN, high = bounded(option) ? option->max : INT_MAX;
     if (!plain_integer(text))
         return afdep_why(why, why_size, "--%s: \"%s\" is not an integer", option->name, text);
-    errno = 0;
-    long long wide = strtoll(text, NULL, 10);
-    if (errno || wide < INT_MIN || wide > INT_MAX || (double)wide < low || (double)wide > high)
+    long long wide = strtoll(text, NULL, 10); /* far outside it saturates, which is out of every range as well */
+    if (wide < INT_MIN || wide > INT_MAX || (double)wide < low || (double)wide > high)
         return afdep_why(why, why_size, "--%s: %s is not in %.0f .. %.0f", option->name, text, low, high);
     *value = (int)wide;
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scenario files, read strictly: one table says which fields an object has and how each is read, a second which range
- * each integer has; the rules that tie fields together stand in afdep_scenario_check(), which also judges scenarios that
- * a command line has changed.
+ * each integer has; the rules that tie fields together stand in afdep_scenario_check(), which also judges scenarios
+ * that a command line has changed.
  */
 #include "bench/lib/scenario.h"
 
@@ -33,7 +33,8 @@ typedef struct afdep_range {
 
 #define RANGE(field, min, max) { #field, offsetof(afdep_scenario_t, field), min, max }
 
-/* The library's own ranges, so that a file is blamed before a buffer is opened. ffn_ranks may be 0 when read: the symmetric protocol is refused by name, not as a number out of range. */
+/* The library's own ranges, so that a file is blamed before a buffer is opened. ffn_ranks may be 0 when read: the
+   symmetric protocol is refused by name, not as a number out of range. */
 static const afdep_range_t ranges[] = {
     RANGE(ffn_ranks, 0, AFDEP_RANKS_MAX),
     RANGE(attention_ranks, 1, AFDEP_RANKS_MAX),
@@ -268,7 +269,9 @@ static int read_routing(const afdep_reading_t *r, const cJSON *value)
 {
     static const afdep_field_t kind_only[] = { { "kind", read_routing_kind, 1 }, { 0 } };
     static const afdep_field_t zipf[] = { { "kind", read_routing_kind, 1 }, { "s", read_routing_s, 1 }, { 0 } };
-    static const afdep_field_t hot[] = { { "kind", read_routing_kind, 1 }, { "expert", read_routing_expert, 1 }, { 0 } };
+    static const afdep_field_t hot[] = {
+        { "kind", read_routing_kind, 1 }, { "expert", read_routing_expert, 1 }, { 0 }
+    };
     static const afdep_field_t trace[] = { { "kind", read_routing_kind, 1 }, { "file", read_routing_file, 1 }, { 0 } };
     static const afdep_field_t *const by_kind[] = { kind_only, zipf, hot, trace };
     if (!cJSON_IsObject(value))
@@ -410,8 +413,8 @@ static int check_topology(const afdep_scenario_t *s, char *why, size_t why_size)
         return afdep_why(why, why_size, "%s: ranks_per_domain: %d does not divide the %d ranks (%d FFN, %d Attention)",
                          s->file, s->ranks_per_domain, ranks, s->ffn_ranks, s->attention_ranks);
     if (s->ranks_per_domain < ranks && s->ffn_ranks % s->ranks_per_domain != 0)
-        return afdep_why(why, why_size, "%s: ranks_per_domain: %d does not divide ffn_ranks %d: a domain would hold both "
-                         "roles, and the union hybrid that this needs is not built yet",
+        return afdep_why(why, why_size, "%s: ranks_per_domain: %d does not divide ffn_ranks %d: a domain would hold "
+                         "both roles, and the union hybrid that this needs is not built yet",
                          s->file, s->ranks_per_domain, s->ffn_ranks);
     return 0;
 }

@@ -111,8 +111,8 @@ static int launched_size(void)
 static int begin_mpi(const afdep_launcher_t *launcher, int *argc, char ***argv, int *rank, char *why, size_t why_size)
 {
     (void)argc, (void)argv, (void)rank;
-    afdep_why(why, why_size, "%s started %d ranks, but this build has no MPI: start one process, whose threads then are "
-              "the ranks, or configure with MPI", launcher->name, launcher->size);
+    afdep_why(why, why_size, "%s started %d ranks, but this build has no MPI: start one process, whose threads then "
+              "are the ranks, or configure with MPI", launcher->name, launcher->size);
     return 0;
 }
 
@@ -133,7 +133,7 @@ int afdep_world_begin(int *argc, char ***argv, int *rank, char *why, size_t why_
 
 /* ---- Ranks as threads ------------------------------------------------------------------------------------------ */
 
-/* Ranks wait here until all threads exist: a thread that cannot be made must not leave the others waiting for a rank. */
+/* Ranks wait here until all threads exist: a thread that cannot be made must not leave the others waiting for it. */
 typedef struct afdep_gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -122,16 +122,33 @@ static afdep_status_t refuse_difference(const claim_t *claims, int ranks, int ot
                       line_length(second) > name ? second + name + 1 : "");
 }
 
+/* Room on the stack for the claims of a few dozen ranks; only a rank that is out of memory needs it. */
+#define EMERGENCY_CLAIMS 32
+
+/* Takes part although the others' claims find no room, so that they learn of it. Apart, so that the stack of the
+   ordinary path stays small. With more ranks than that they learn of it by the group's deadline. */
+static __attribute__((noinline)) void gather_without_memory(const afdep_group_t *group, const claim_t *claim)
+{
+    claim_t claims[EMERGENCY_CLAIMS];
+    if (group->size <= EMERGENCY_CLAIMS)
+        (void)afdep_group_allgather(group, claim, claims, sizeof(*claim));
+}
+
 /* Gathers the claims; every rank comes here exactly once per agreement. */
 static afdep_status_t gather(const afdep_group_t *group, afdep_status_t own, claim_t *claim, claim_t **claims)
 {
+    *claims = calloc((size_t)group->size, sizeof(**claims));
+    int lost = !*claims;
+    if (lost && own == AFDEP_OK)
+        own = afdep_fail(AFDEP_ERR_MEMORY, "no memory for the settings of %d ranks", group->size);
     claim->magic = CLAIM_MAGIC;
     claim->status = own;
     if (own != AFDEP_OK)
         snprintf(claim->why, sizeof(claim->why), "%s", afdep_last_error());
-    *claims = calloc((size_t)group->size, sizeof(**claims));
-    if (!*claims)
-        return afdep_fail(AFDEP_ERR_MEMORY, "no memory for the settings of %d ranks", group->size);
+    if (lost) {
+        gather_without_memory(group, claim);
+        return afdep_fail(own, "%s", claim->why);
+    }
     afdep_status_t status = afdep_group_allgather(group, claim, *claims, sizeof(*claim));
     for (int r = 0; status == AFDEP_OK && r < group->size; r++) {
         claim_t *other = &(*claims)[r];

@@ -70,13 +70,14 @@ afdep_status_t afdep_buffer_open(const afdep_group_t *group, const afdep_config_
     afdep_status_t status = afdep_group_check(group);
     if (status != AFDEP_OK)
         return status;
-    if (!out)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
     afdep_buffer_t *buffer = calloc(1, sizeof(*buffer));
     const afdep_fabric_provider_t *fabric = NULL;
     /* A rank that cannot go on still agrees: the others must not wait for it. */
-    status = buffer ? resolve(group, config, &buffer->settings, &fabric)
-                    : afdep_fail(AFDEP_ERR_MEMORY, "no memory for a buffer");
+    if (!out)
+        status = afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
+    else
+        status = buffer ? resolve(group, config, &buffer->settings, &fabric)
+                        : afdep_fail(AFDEP_ERR_MEMORY, "no memory for a buffer");
     status = afdep_agree(group, status, buffer ? &buffer->settings : NULL, fabric ? fabric->name : "");
     if (status != AFDEP_OK)
         goto free_buffer;
@@ -121,6 +122,9 @@ static afdep_status_t give(void *out, size_t out_size, size_t least, const void 
     if (out_size < least)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
                           out_size, least);
+    if (out_size > AFDEP_STRUCT_MOST(known_size))
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, which no version has; set it to its sizeof", what,
+                          out_size);
     size_t head = sizeof(size_t), bytes = out_size < known_size ? out_size : known_size;
     memcpy((char *)out + head, (const char *)known + head, bytes - head);
     if (out_size > known_size)
@@ -271,6 +275,8 @@ afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *rec
                                    "afdep_receive_t");
     if (status == AFDEP_OK)
         status = buffer->backend->receive(buffer->state, &known, stream);
+    if (status == AFDEP_ERR_CAPACITY)
+        receive->row_count = known.row_count; /* how much room to come back with */
     if (status == AFDEP_OK)
         status = give(receive, receive->struct_size, sizeof(known), &known, sizeof(known), "afdep_receive_t");
     errno = saved;

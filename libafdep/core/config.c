@@ -15,6 +15,9 @@ afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *giv
     if (given_size < least)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
                           given_size, least);
+    if (given_size > AFDEP_STRUCT_MOST(known_size))
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, which no version has; start from its _INIT", what,
+                          given_size);
     memset(known, 0, known_size);
     memcpy(known, given, given_size < known_size ? given_size : known_size);
     for (size_t i = known_size; i < given_size; i++)
@@ -87,7 +90,7 @@ static int field_value(const afdep_setting_t *setting, const afdep_config_t *con
     }
     int32_t field;
     memcpy(&field, (const char *)config + setting->offset, sizeof(field));
-    *value = setting->type == AFDEP_SETTING_TOGGLE ? field - AFDEP_OFF : field;
+    *value = setting->type == AFDEP_SETTING_TOGGLE ? (int64_t)field - AFDEP_OFF : field;
     return field != 0;
 }
 
@@ -98,7 +101,11 @@ afdep_status_t afdep_setting_value(const afdep_setting_t *setting, const afdep_c
         return text_value(setting, config, text, origin);
     if (field_value(setting, config, value)) {
         *origin = AFDEP_FROM_CONFIG;
-        if (*value < setting->low || *value > setting->high)
+        int outside = *value < setting->low || *value > setting->high;
+        if (outside && setting->type == AFDEP_SETTING_TOGGLE)
+            return afdep_fail(AFDEP_ERR_CONFIG, "%s is %lld: AFDEP_DEFAULT (0), AFDEP_OFF (1) or AFDEP_ON (2) is "
+                              "wanted", setting->name, (long long)*value + AFDEP_OFF);
+        if (outside)
             return afdep_fail(AFDEP_ERR_CONFIG, "%s is %lld: %lld to %lld is wanted", setting->name, (long long)*value,
                               (long long)setting->low, (long long)setting->high);
         return AFDEP_OK;

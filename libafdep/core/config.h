@@ -43,6 +43,9 @@ typedef struct afdep_setting {
 /* The table, ended by a NULL name. */
 extern const afdep_setting_t afdep_settings_table[];
 
+/* A struct_size beyond this was never set: no version of the struct will have it, and reading that far is unsafe. */
+#define AFDEP_STRUCT_MOST(known_size) (2 * (known_size) + 4096)
+
 /*
  * A caller's struct as this library knows it: copies the common prefix of `size` bytes into `*known` (zero-filled
  * first), refusing a larger struct whose unknown tail is not zero. `what` names the struct in the message.

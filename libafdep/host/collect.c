@@ -119,36 +119,40 @@ static afdep_status_t check_collect(afdep_host_t *h, const afdep_collect_t *c, a
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_host_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream)
+/* The end of the call: says where the result stands. */
+static afdep_status_t collected(afdep_host_t *h)
 {
-    afdep_host_t *h = state;
+    const afdep_plane_t *p = h->plane;
+    afdep_collect_t *c = h->collect;
+    c->tokens = p->tokens;
+    c->result = c->out;
+    c->result_stride = h->shape->hidden;
+    if (is_view(h)) {
+        c->result = afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, h->shape, 0, 0));
+        c->result_stride = (int64_t)(h->layout->row.reply_stride / 2);
+    }
+    h->finished++;
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collect, afdep_stream_t stream)
+{
     const afdep_shape_t *s = h->shape;
     afdep_status_t status = afdep_host_check(h);
     if (status == AFDEP_OK)
         status = check_collect(h, collect, stream);
     if (status != AFDEP_OK)
         return status;
-    afdep_host_begin(h, "source_collect", h->finished + 1);
+    afdep_host_begin(h, "source_collect", h->finished + 1, collected);
     h->collect = collect;
-    afdep_plane_t *p = h->plane;
-    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
         afdep_host_add(h, collect_step, "collect", -1);
-    else
-        for (int c = 0; c < s->channels; c++) {
-            if (s->sparse_combine && afdep_channel_tokens(s, h->source_domain, p->tokens, c) == 0)
-                continue;
-            afdep_host_add(h, collect_step, "collect", c)->j = afdep_channel_first(s, h->source_domain, c);
-        }
-    status = afdep_host_run(h);
-    if (status == AFDEP_OK) {
-        int view = is_view(h);
-        collect->tokens = p->tokens;
-        collect->result = view ? afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, s,
-                                                                                  0, 0))
-                               : collect->out;
-        collect->result_stride = view ? (int64_t)(h->layout->row.reply_stride / 2) : s->hidden;
-        h->finished++;
+        return AFDEP_OK;
     }
-    h->collect = NULL;
-    return status;
+    for (int c = 0; c < s->channels; c++) {
+        if (s->sparse_combine && afdep_channel_tokens(s, h->source_domain, h->plane->tokens, c) == 0)
+            continue;
+        afdep_host_add(h, collect_step, "collect", c)->j = afdep_channel_first(s, h->source_domain, c);
+    }
+    return AFDEP_OK;
 }

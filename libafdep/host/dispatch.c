@@ -19,21 +19,21 @@
 
 /* ---- What is sent where -------------------------------------------------------------------------------------- */
 
-/* The first invalid choice of a call, for its message. */
-typedef struct bad_route {
-    int found, token, slot, id, repeated;
-} bad_route_t;
-
-static void note_bad(bad_route_t *bad, int token, int slot, int id, int repeated)
+static void note_bad(afdep_host_t *h, int token, int slot, int id, int repeated)
 {
-    if (!bad->found)
-        *bad = (bad_route_t){ 1, token, slot, id, repeated };
+    if (h->bad_route.found)
+        return;
+    h->bad_route.found = 1;
+    h->bad_route.token = token;
+    h->bad_route.slot = slot;
+    h->bad_route.id = id;
+    h->bad_route.repeated = repeated;
 }
 
 /* Copies a token's choices to `ids`, invalid and repeated ones as -1, and its targets, ascending, to `targets`. */
-static int take_token(const afdep_shape_t *s, const int32_t *given, int token, int32_t *ids, int32_t *targets,
-                      bad_route_t *bad)
+static int take_token(afdep_host_t *h, const int32_t *given, int token, int32_t *ids, int32_t *targets)
 {
+    const afdep_shape_t *s = h->shape;
     int count = 0;
     for (int k = 0; k < s->top_k; k++) {
         int32_t id = given[k];
@@ -45,7 +45,7 @@ static int take_token(const afdep_shape_t *s, const int32_t *given, int token, i
             repeated |= ids[j] == id;
         if (id < 0 || id >= s->num_experts || repeated) {
             ids[k] = -1;
-            note_bad(bad, token, k, id, repeated);
+            note_bad(h, token, k, id, repeated);
             continue;
         }
         int target = afdep_expert_target(s, id), at = count;
@@ -66,7 +66,7 @@ static int targets_stride(const afdep_host_t *h)
 }
 
 /* Fills the plane's routes and the number of rows for every target and channel. */
-static void plan(afdep_host_t *h, const afdep_dispatch_t *d, bad_route_t *bad)
+static void plan(afdep_host_t *h, const afdep_dispatch_t *d)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
@@ -77,7 +77,7 @@ static void plan(afdep_host_t *h, const afdep_dispatch_t *d, bad_route_t *bad)
     for (int i = 0; i < d->tokens; i++) {
         int32_t *targets = p->targets + (size_t)i * (size_t)stride;
         size_t at = (size_t)i * (size_t)s->top_k;
-        int count = take_token(s, d->ids + at, i, p->ids + at, targets, bad);
+        int count = take_token(h, d->ids + at, i, p->ids + at, targets);
         int channel = s->protocol == AFDEP_PROTOCOL_DIRECT ? 0 : afdep_channel_of(s, h->source_domain, i);
         p->target_count[i] = (uint8_t)count;
         for (int j = 0; j < count; j++)
@@ -89,7 +89,7 @@ static void plan(afdep_host_t *h, const afdep_dispatch_t *d, bad_route_t *bad)
 
 static void build_row(const afdep_host_t *h, unsigned char *row, int token)
 {
-    const afdep_dispatch_t *d = h->dispatch;
+    const afdep_dispatch_t *d = &h->dispatch;
     const afdep_row_format_t *f = &h->layout->row;
     size_t k = (size_t)h->shape->top_k, blocks = f->scale_bytes / 4;
     memcpy(row, (const char *)d->x + (size_t)token * f->payload_bytes, f->payload_bytes);
@@ -312,52 +312,54 @@ static afdep_status_t check_dispatch(afdep_host_t *h, const afdep_dispatch_t *d,
     return AFDEP_OK;
 }
 
-static afdep_status_t route_error(const bad_route_t *bad, const afdep_shape_t *s)
+/* The end of the call: the exchange is under way, also where a choice was invalid. */
+static afdep_status_t dispatched(afdep_host_t *h)
 {
-    if (!bad->found)
+    if (!h->bad_route.found)
         return AFDEP_OK;
-    if (bad->repeated)
+    if (h->bad_route.repeated)
         return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch: token %d, slot %d: expert %d is repeated; taken as -1",
-                          bad->token, bad->slot, bad->id);
+                          h->bad_route.token, h->bad_route.slot, h->bad_route.id);
     return afdep_fail(AFDEP_ERR_ROUTE,
-                      "source_dispatch: token %d, slot %d: expert %d is outside 0 to %d; taken as -1", bad->token,
-                      bad->slot, bad->id, s->num_experts - 1);
+                      "source_dispatch: token %d, slot %d: expert %d is outside 0 to %d; taken as -1",
+                      h->bad_route.token, h->bad_route.slot, h->bad_route.id, h->shape->num_experts - 1);
 }
 
-afdep_status_t afdep_host_dispatch(void *state, const afdep_dispatch_t *given, afdep_stream_t stream)
+static void add_actors(afdep_host_t *h)
 {
-    afdep_host_t *h = state;
     const afdep_shape_t *s = h->shape;
-    afdep_dispatch_t d = *given;
-    bad_route_t bad = { 0 };
-    afdep_status_t status = afdep_host_check(h);
-    if (status == AFDEP_OK)
-        status = check_dispatch(h, &d, stream);
-    if (status != AFDEP_OK)
-        return status;
-    if (d.x_scale_token_stride == 0)
-        d.x_scale_token_stride = s->hidden / AFDEP_SCALE_BLOCK;
-    if (d.x_scale_block_stride == 0)
-        d.x_scale_block_stride = 1;
-
-    afdep_host_begin(h, "source_dispatch", ++h->started);
-    h->dispatch = &d;
-    h->plane->bucket = d.bucket;
-    h->plane->tokens = d.tokens;
-    h->gate = 0;
-    plan(h, &d, &bad);
+    int tokens = h->plane->tokens;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
         for (uint32_t f = 0; f < h->targets; f++)
             afdep_host_add(h, direct_step, "source_dispatch", (int)f);
-    } else {
-        afdep_host_add(h, count_step, "count", -1);
-        for (int c = 0; c < s->channels; c++) {
-            if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, d.tokens, c) == 0)
-                continue;
-            afdep_host_add(h, rail_step, "source_dispatch", c)->i = afdep_channel_first(s, h->source_domain, c);
-        }
+        return;
     }
-    status = afdep_host_run(h);
-    h->dispatch = NULL;
-    return status == AFDEP_OK ? route_error(&bad, s) : status;
+    afdep_host_add(h, count_step, "count", -1);
+    for (int c = 0; c < s->channels; c++) {
+        if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, tokens, c) == 0)
+            continue;
+        afdep_host_add(h, rail_step, "source_dispatch", c)->i = afdep_channel_first(s, h->source_domain, c);
+    }
+}
+
+afdep_status_t afdep_host_begin_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch, afdep_stream_t stream)
+{
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = check_dispatch(h, dispatch, stream);
+    if (status != AFDEP_OK)
+        return status;
+    afdep_host_begin(h, "source_dispatch", ++h->started, dispatched);
+    h->dispatch = *dispatch;
+    if (h->dispatch.x_scale_token_stride == 0)
+        h->dispatch.x_scale_token_stride = h->shape->hidden / AFDEP_SCALE_BLOCK;
+    if (h->dispatch.x_scale_block_stride == 0)
+        h->dispatch.x_scale_block_stride = 1;
+    h->plane->bucket = dispatch->bucket;
+    h->plane->tokens = dispatch->tokens;
+    h->gate = 0;
+    h->bad_route.found = 0;
+    plan(h, dispatch);
+    add_actors(h);
+    return AFDEP_OK;
 }

@@ -50,8 +50,10 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
             waits_for = rank;
             continue;
         }
-        if (state == AFDEP_WORD_BROKEN || afdep_word_low(word) > (uint32_t)p->bucket)
+        if (state == AFDEP_WORD_BROKEN)
             return afdep_host_broken(h, actor, rank, "the count word", word);
+        if (afdep_word_low(word) > (uint32_t)p->bucket)
+            return afdep_host_beyond_bucket(h, actor, rank, "a token count of", afdep_word_low(word));
         p->source_tokens[source] = (int32_t)afdep_word_low(word);
         for (int c = 0; c < s->channels; c++)
             if (afdep_channel_tokens(s, source, p->source_tokens[source], c) == 0)
@@ -143,7 +145,9 @@ static afdep_status_t forward_row(afdep_host_t *h, afdep_actor_t *actor, int sou
     const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
     uint16_t *rails = p->record_rails + slot * (uint64_t)rails_stride(s);
     uint32_t token = tag->token;
-    if (!afdep_tag_is(tag, h->exchange, token, rank) || token >= (uint32_t)p->bucket ||
+    if (afdep_tag_is(tag, h->exchange, token, rank) && token >= (uint32_t)p->bucket)
+        return afdep_host_beyond_bucket(h, actor, rank, "token", token);
+    if (!afdep_tag_is(tag, h->exchange, token, rank) ||
         afdep_channel_of(s, source, (int)token) != channel)
         return bad_row(h, actor, rank, position, tag);
     if (actor->j == 0) {
@@ -173,6 +177,9 @@ static afdep_status_t forward_source(afdep_host_t *h, afdep_actor_t *actor, int 
     uint64_t tail = afdep_fabric_read(h->fabric, p->base + h->layout->ffn.finish_tails + 8 * lane);
     uint32_t finishes = afdep_tail_finishes(p->finish_shadow[lane], tail);
     uint32_t rows = afdep_tail_tokens(p->finish_shadow[lane], tail);
+    if (finishes <= 1 && !h->shape->sparse_dispatch && rows > most_rows(h, source, actor->channel) &&
+        rows <= h->layout->slots)
+        return afdep_host_beyond_bucket(h, actor, rank, "a row count on one channel of", rows);
     if (finishes > 1 || rows > most_rows(h, source, actor->channel) || rows < p->taken[lane])
         return afdep_host_broken(h, actor, rank, "the finish tail", tail);
     if (finishes == 0 && rows == p->taken[lane])

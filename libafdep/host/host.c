@@ -45,30 +45,56 @@ static afdep_status_t open_fabric(afdep_host_t *h, const afdep_group_t *group, c
     return fabric->open(&arguments, &h->fabric);
 }
 
+afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afdep_host_t **host)
+{
+    afdep_host_t *h = calloc(1, sizeof(*h));
+    if (!h)
+        return afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend", rank);
+    set_identity(h, settings, rank);
+    h->ops = afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL);
+    afdep_status_t status = afdep_host_planes_open(h);
+    if (status != AFDEP_OK) {
+        free(h);
+        return status;
+    }
+    *host = h;
+    return AFDEP_OK;
+}
+
+void afdep_host_restart(afdep_host_t *h)
+{
+    afdep_host_planes_restart(h);
+    h->started = h->finished = h->opened_at;
+    h->receive_stage = AFDEP_RECEIVE_IDLE;
+    h->actor_count = 0;
+    h->poison = AFDEP_OK;
+}
+
+void afdep_host_destroy(afdep_host_t *h)
+{
+    if (!h)
+        return;
+    afdep_host_planes_close(h);
+    free(h);
+}
+
 static afdep_status_t host_open(const afdep_settings_t *settings, const afdep_group_t *group,
                                 const afdep_fabric_provider_t *fabric, void **state)
 {
     const afdep_shape_t *s = &settings->shape;
-    afdep_host_t *h = calloc(1, sizeof(*h));
+    afdep_host_t *h = NULL;
     uint64_t *peer_bytes = calloc((size_t)s->ranks, sizeof(*peer_bytes));
-    afdep_status_t status = AFDEP_OK;
-    if (!h || !peer_bytes)
-        status = afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend", group->rank);
-    if (status == AFDEP_OK) {
-        set_identity(h, settings, group->rank);
-        h->ops = afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL);
-        for (int r = 0; r < s->ranks; r++)
-            peer_bytes[r] = afdep_segment_bytes(h->layout, s, r);
-        status = afdep_host_planes_open(h);
-    }
+    afdep_status_t status = peer_bytes ? afdep_host_create(settings, group->rank, &h)
+                                       : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend",
+                                                    group->rank);
+    for (int r = 0; peer_bytes && r < s->ranks; r++)
+        peer_bytes[r] = afdep_segment_bytes(&settings->layout, s, r);
     status = afdep_agree_status(group, status, "make its bookkeeping");
     if (status == AFDEP_OK)
         status = open_fabric(h, group, fabric, peer_bytes);
     free(peer_bytes);
     if (status != AFDEP_OK) {
-        if (h)
-            afdep_host_planes_close(h);
-        free(h);
+        afdep_host_destroy(h);
         return status;
     }
     *state = h;
@@ -104,7 +130,7 @@ static afdep_status_t drain(afdep_host_t *h)
 {
     if (h->ffn || (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL && !h->shape->sparse_combine))
         return AFDEP_OK;
-    afdep_host_begin(h, "buffer_close", h->started);
+    afdep_host_begin(h, "buffer_close", h->started, NULL);
     afdep_host_add(h, drain_step, "drain", -1);
     return afdep_host_run(h);
 }
@@ -125,8 +151,7 @@ static afdep_status_t host_close(void *state)
     afdep_host_t *h = state;
     afdep_status_t status = h->poison == AFDEP_OK ? part(h) : AFDEP_OK;
     h->fabric->ops->close(h->fabric, status == AFDEP_OK && h->poison == AFDEP_OK);
-    afdep_host_planes_close(h);
-    free(h);
+    afdep_host_destroy(h);
     return status;
 }
 
@@ -151,31 +176,46 @@ static const afdep_peer_counters_t *host_counters(const void *state)
     return h->fabric->counters;
 }
 
-/* Row loops need the default floating-point environment, whatever the caller's is. */
-#define WITH_FP(call)                                                                                                 \
-    afdep_fp_state_t fp = afdep_fp_enter();                                                                           \
-    afdep_status_t status = (call);                                                                                   \
-    afdep_fp_leave(fp);                                                                                               \
-    return status
-
-static afdep_status_t reply_with_fp(void *state, const afdep_reply_t *reply, afdep_stream_t stream)
+/* The role calls: begin, then run to the end. Row loops need the default floating-point environment, whatever the
+   caller's is. */
+static afdep_status_t run_begun(afdep_host_t *h, afdep_status_t begun)
 {
-    WITH_FP(afdep_host_reply(state, reply, stream));
+    if (begun != AFDEP_OK)
+        return begun;
+    afdep_fp_state_t fp = afdep_fp_enter();
+    afdep_status_t status = afdep_host_run(h);
+    afdep_fp_leave(fp);
+    return status;
 }
 
-static afdep_status_t collect_with_fp(void *state, afdep_collect_t *collect, afdep_stream_t stream)
+static afdep_status_t host_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream)
 {
-    WITH_FP(afdep_host_collect(state, collect, stream));
+    return run_begun(state, afdep_host_begin_dispatch(state, dispatch, stream));
+}
+
+static afdep_status_t host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream)
+{
+    return run_begun(state, afdep_host_begin_receive(state, receive, stream));
+}
+
+static afdep_status_t host_reply(void *state, const afdep_reply_t *reply, afdep_stream_t stream)
+{
+    return run_begun(state, afdep_host_begin_reply(state, reply, stream));
+}
+
+static afdep_status_t host_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream)
+{
+    return run_begun(state, afdep_host_begin_collect(state, collect, stream));
 }
 
 const afdep_backend_t afdep_backend_host = {
     .name = "host",
     .open = host_open,
     .close = host_close,
-    .dispatch = afdep_host_dispatch,
-    .receive = afdep_host_receive,
-    .reply = reply_with_fp,
-    .collect = collect_with_fp,
+    .dispatch = host_dispatch,
+    .receive = host_receive,
+    .reply = host_reply,
+    .collect = host_collect,
     .error = host_error,
     .exchanges = host_exchanges,
     .counters = host_counters,

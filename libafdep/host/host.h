@@ -44,6 +44,7 @@ struct afdep_actor {
     afdep_step_fn step;
     const char *duty;
     int channel; /* -1: of no channel */
+    int blocked; /* afdep_host_step: it waits, and nothing has come for this rank since */
     afdep_wait_t wait;
     /* Cursors, each with the meaning its duty gives it. */
     int32_t i, j;
@@ -127,17 +128,21 @@ struct afdep_host {
     /* Exchange numbers: started and finished by this rank (dispatched, collected; or received, replied). */
     uint64_t opened_at, started, finished;
 
-    /* The call under way. */
+    /* The call under way. `then` runs when its actors are done: AFDEP_AGAIN when it added more, else the call's status. */
     const char *call_name;
+    afdep_status_t (*then)(afdep_host_t *h);
     uint64_t exchange;
     afdep_plane_t *plane;
     int gate;               /* dispatch: the plane may be overwritten */
     int reply_summed;       /* reply: this rank's own partials are written */
     afdep_receive_stage_t receive_stage;
-    const afdep_dispatch_t *dispatch;
+    afdep_dispatch_t dispatch;
     afdep_receive_t *receive;
-    const afdep_reply_t *reply;
+    afdep_reply_t reply;
     afdep_collect_t *collect;
+    struct {
+        int found, token, slot, id, repeated;
+    } bad_route; /* dispatch: the first invalid choice */
     afdep_actor_t *actors; /* [actor_limit] */
     int actor_count, actor_limit;
 
@@ -148,12 +153,17 @@ struct afdep_host {
 
 /* ---- run.c: stepping, deadlines, failures -------------------------------------------------------------------- */
 
-void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange);
+void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange,
+                      afdep_status_t (*then)(afdep_host_t *h));
 afdep_actor_t *afdep_host_add(afdep_host_t *h, afdep_step_fn step, const char *duty, int channel);
 
-/* Steps the actors until all are done and everything issued is on its way. A fatal error poisons the buffer and tells
-   the peers. */
+/* Steps the actors of the call under way until it has its status and everything issued is on its way. A fatal error
+   poisons the buffer and tells the peers. */
 afdep_status_t afdep_host_run(afdep_host_t *h);
+
+/* Steps one actor, and ends the call when it was the last: AFDEP_OK (moved), AFDEP_AGAIN (waits), AFDEP_DONE (the call is
+   over; *result is its status). For whoever schedules actors by itself. */
+afdep_status_t afdep_host_step(afdep_host_t *h, int actor, afdep_status_t *result);
 
 /* POISONED with the first error's sentence, or OK. */
 afdep_status_t afdep_host_check(afdep_host_t *h);
@@ -178,19 +188,38 @@ static inline afdep_status_t afdep_host_wait(afdep_actor_t *actor, int peer, con
 afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *word,
                                  uint64_t seen);
 
+/* A named protocol error: `peer` sent more than this rank's bucket holds, so the ranks were given different buckets. */
+afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *what,
+                                        uint64_t value);
+
+/* ---- host.c: making a rank ----------------------------------------------------------------------------------- */
+
+/* Local. A rank without a fabric yet; `settings` must outlive it. */
+afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afdep_host_t **host);
+
+/* Local. Back to the state just after creation, for the simulator; the segment is prepared anew by its owner. */
+void afdep_host_restart(afdep_host_t *h);
+
+/* Local. Frees the rank, not its fabric. */
+void afdep_host_destroy(afdep_host_t *h);
+
 /* ---- The rest, by file --------------------------------------------------------------------------------------- */
 
 /* planes.c */
 uint64_t afdep_host_private_bytes(const afdep_settings_t *settings, int ffn);
 afdep_status_t afdep_host_planes_open(afdep_host_t *h);
+void afdep_host_planes_restart(afdep_host_t *h);
 void afdep_host_planes_close(afdep_host_t *h);
 void afdep_host_prepare_segment(void *host, void *base); /* words to their starting values */
 
-/* dispatch.c */
-afdep_status_t afdep_host_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
+/* The role calls' first parts: check, set up actors. The call is then under way until afdep_host_run() or
+   afdep_host_step() says its status; what was passed stays valid until then. An error here changed nothing. */
+afdep_status_t afdep_host_begin_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
+afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receive, afdep_stream_t stream);
+afdep_status_t afdep_host_begin_reply(afdep_host_t *h, const afdep_reply_t *reply, afdep_stream_t stream);
+afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collect, afdep_stream_t stream);
 
-/* receive.c, forward.c */
-afdep_status_t afdep_host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream);
+/* forward.c */
 void afdep_host_add_forward(afdep_host_t *h);
 afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor);
 int afdep_host_forward_done(const afdep_host_t *h);
@@ -198,12 +227,6 @@ int afdep_host_forward_done(const afdep_host_t *h);
 /* The contributors of an own-rail row, by token or by slot of the rail inbox: the rails of this domain that got it. */
 const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);
 const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint32_t token, int *count);
-
-/* reply.c */
-afdep_status_t afdep_host_reply(void *state, const afdep_reply_t *reply, afdep_stream_t stream);
-
-/* collect.c */
-afdep_status_t afdep_host_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream);
 
 /* ---- Small things several duties need ------------------------------------------------------------------------ */
 

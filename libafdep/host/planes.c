@@ -213,6 +213,13 @@ afdep_status_t afdep_host_planes_open(afdep_host_t *h)
     return AFDEP_OK;
 }
 
+void afdep_host_planes_restart(afdep_host_t *h)
+{
+    memset(h->arena, 0, h->arena_bytes);
+    for (int g = 0; g < h->shape->in_flight; g++)
+        start_copies(h, g);
+}
+
 void afdep_host_planes_close(afdep_host_t *h)
 {
     if (h->arena)

@@ -70,7 +70,8 @@ static afdep_status_t lost_row(afdep_host_t *h, const afdep_actor_t *actor, int 
 }
 
 /* The tokens of one source over one rail, ascending; `found` counts them. */
-static afdep_status_t list_source(afdep_host_t *h, int source, int rail, uint32_t *rows, uint32_t *found)
+static afdep_status_t list_source(afdep_host_t *h, const afdep_actor_t *actor, int source, int rail, uint32_t *rows,
+                                  uint32_t *found)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
@@ -79,7 +80,9 @@ static afdep_status_t list_source(afdep_host_t *h, int source, int rail, uint32_
     if (rail != h->rail)
         extents = (const uint32_t *)(const void *)afdep_host_own(
             h, p->base + afdep_at_extents(&h->layout->ffn, h->layout, rail));
-    uint32_t extent = extents[source] < (uint32_t)p->bucket ? extents[source] : (uint32_t)p->bucket;
+    uint32_t extent = extents[source];
+    if (extent > (uint32_t)p->bucket)
+        return afdep_host_beyond_bucket(h, actor, afdep_ffn_rank(s, h->domain, rail), "tokens up to", extent - 1);
     for (uint32_t token = 0; token < extent; token++) {
         const afdep_own_row_t *own = &p->own[(uint64_t)source * (uint32_t)s->capacity + token];
         if (rail == h->rail && (own->place == 0 || own->exchange != (uint32_t)h->exchange))
@@ -106,7 +109,7 @@ static afdep_status_t list_directional(afdep_host_t *h, const afdep_actor_t *act
         for (int rail = 0; rail < s->ranks_per_domain; rail++) {
             if (p->arrived[rail] == 0)
                 continue; /* nothing came over this rail, and it may already be writing its next exchange's extents */
-            afdep_status_t status = list_source(h, source, rail, rows, &found[rail]);
+            afdep_status_t status = list_source(h, actor, source, rail, rows, &found[rail]);
             if (status != AFDEP_OK)
                 return status;
         }
@@ -127,14 +130,18 @@ static afdep_status_t list_direct(afdep_host_t *h, afdep_actor_t *actor, uint32_
         int rank = s->ffn_ranks + actor->i;
         if (state == AFDEP_WORD_WAIT)
             return afdep_host_wait(actor, rank, "the count word");
-        if (state == AFDEP_WORD_BROKEN || afdep_word_low(word) > (uint32_t)p->bucket)
+        if (state == AFDEP_WORD_BROKEN)
             return afdep_host_broken(h, actor, rank, "the count word", word);
+        if (afdep_word_low(word) > (uint32_t)p->bucket)
+            return afdep_host_beyond_bucket(h, actor, rank, "a row count of", afdep_word_low(word));
         int64_t last = -1;
         for (uint32_t position = 0; position < afdep_word_low(word); position++) {
             unsigned char *row = afdep_host_own(h, p->base + afdep_at_direct_row(&h->layout->ffn, h->layout, s,
                                                                                  actor->i, (int)position));
             const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
-            if (!afdep_tag_is(tag, h->exchange, tag->token, rank) || tag->token >= (uint32_t)p->bucket ||
+            if (afdep_tag_is(tag, h->exchange, tag->token, rank) && tag->token >= (uint32_t)p->bucket)
+                return afdep_host_beyond_bucket(h, actor, rank, "token", tag->token);
+            if (!afdep_tag_is(tag, h->exchange, tag->token, rank) ||
                 (int64_t)tag->token <= last || !add_arrival(h, row, tag->token, actor->i, (int)position, rows))
                 return lost_row(h, actor, rank, afdep_word_low(word), position);
             last = tag->token;
@@ -206,6 +213,7 @@ static afdep_status_t settle_tensors(afdep_host_t *h)
         if (status != AFDEP_OK)
             return status;
     }
+    r->row_count = h->plane->row_count; /* also where they find no room */
     afdep_status_t status = check_room(h, r);
     if (status != AFDEP_OK)
         return status;
@@ -328,46 +336,46 @@ static afdep_status_t check_receive(afdep_host_t *h, const afdep_receive_t *r, a
     return AFDEP_OK;
 }
 
-/* Joins and lists the rows of the next exchange. */
-static afdep_status_t join(afdep_host_t *h, int bucket)
+/* The end of the call. */
+static afdep_status_t received(afdep_host_t *h)
 {
-    afdep_plane_t *p;
-    afdep_host_begin(h, "worker_receive", ++h->started);
-    h->receive_stage = AFDEP_RECEIVE_JOIN;
-    p = h->plane;
-    p->bucket = bucket;
-    p->arrival_count = 0;
-    memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
-    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
-        afdep_host_add_forward(h);
-    afdep_host_add(h, receive_step, "receive", -1);
-    return afdep_host_run(h);
+    h->receive_stage = AFDEP_RECEIVE_IDLE;
+    h->receive->receipt = (afdep_receipt_t){ { AFDEP_RECEIPT_MAGIC, (uint64_t)(uintptr_t)h, h->exchange,
+                                               (uint64_t)h->plane->row_count } };
+    return AFDEP_OK;
 }
 
-afdep_status_t afdep_host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream)
+/* The rows are joined and counted: now the tensors, which may be refused (the same call is then made again), and place. */
+static afdep_status_t counted(afdep_host_t *h)
 {
-    afdep_host_t *h = state;
+    afdep_status_t status = settle_tensors(h);
+    if (status != AFDEP_OK)
+        return status;
+    h->then = received;
+    afdep_host_add(h, place_step, "receive", -1);
+    return AFDEP_AGAIN;
+}
+
+afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receive, afdep_stream_t stream)
+{
     afdep_status_t status = afdep_host_check(h);
     if (status == AFDEP_OK)
         status = check_receive(h, receive, stream);
     if (status != AFDEP_OK)
         return status;
     h->receive = receive;
-    if (h->receive_stage == AFDEP_RECEIVE_IDLE)
-        status = join(h, receive->bucket);
-    if (status == AFDEP_OK)
-        status = settle_tensors(h); /* may be refused; the same call is then made again */
-    if (status == AFDEP_OK) {
-        afdep_host_begin(h, "worker_receive", h->started);
-        afdep_host_add(h, place_step, "receive", -1);
-        status = afdep_host_run(h);
+    if (h->receive_stage != AFDEP_RECEIVE_IDLE) {
+        afdep_host_begin(h, "worker_receive", h->started, counted);
+        return AFDEP_OK;
     }
-    if (status == AFDEP_OK) {
-        h->receive_stage = AFDEP_RECEIVE_IDLE;
-        receive->row_count = h->plane->row_count;
-        receive->receipt = (afdep_receipt_t){ { AFDEP_RECEIPT_MAGIC, (uint64_t)(uintptr_t)h, h->exchange,
-                                                (uint64_t)h->plane->row_count } };
-    }
-    h->receive = NULL;
-    return status;
+    afdep_host_begin(h, "worker_receive", ++h->started, counted);
+    h->receive_stage = AFDEP_RECEIVE_JOIN;
+    afdep_plane_t *p = h->plane;
+    p->bucket = receive->bucket;
+    p->arrival_count = 0;
+    memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
+    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
+        afdep_host_add_forward(h);
+    afdep_host_add(h, receive_step, "receive", -1);
+    return AFDEP_OK;
 }

@@ -21,7 +21,7 @@
 
 static const unsigned char *reply_row(const afdep_host_t *h, int32_t row)
 {
-    return (const unsigned char *)h->reply->rows + (size_t)row * h->layout->row.reply_payload_bytes;
+    return (const unsigned char *)h->reply.rows + (size_t)row * h->layout->row.reply_payload_bytes;
 }
 
 /* Sums the rows of an arrival into `place` and tags it. */
@@ -316,6 +316,8 @@ static afdep_status_t check_reply(afdep_host_t *h, const afdep_reply_t *r, afdep
     if (o[2] != h->finished + 1)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: the receipt is of exchange %llu: %llu is answered next",
                           (unsigned long long)o[2], (unsigned long long)h->finished + 1);
+    if (o[3] != (uint64_t)h->planes[afdep_plane_index(h->shape, o[2])].row_count)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: the receipt was altered since its receive");
     if (o[3] > 0 && !r->rows)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: rows is NULL with %llu rows received",
                           (unsigned long long)o[3]);
@@ -324,29 +326,30 @@ static afdep_status_t check_reply(afdep_host_t *h, const afdep_reply_t *r, afdep
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_host_reply(void *state, const afdep_reply_t *reply, afdep_stream_t stream)
+static afdep_status_t replied(afdep_host_t *h)
 {
-    afdep_host_t *h = state;
+    h->finished++;
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_host_begin_reply(afdep_host_t *h, const afdep_reply_t *reply, afdep_stream_t stream)
+{
     afdep_status_t status = afdep_host_check(h);
     if (status == AFDEP_OK)
         status = check_reply(h, reply, stream);
     if (status != AFDEP_OK)
         return status;
-    afdep_host_begin(h, "worker_reply", h->finished + 1);
-    h->reply = reply;
+    afdep_host_begin(h, "worker_reply", h->finished + 1, replied);
+    h->reply = *reply;
     h->gate = h->reply_summed = 0;
     if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT) {
         afdep_host_add(h, direct_step, "reply", -1);
-    } else {
-        afdep_host_add(h, partial_step, "reply", -1);
-        afdep_host_add(h, join_step, "reply_forward", -1);
-        for (int c = 0; c < h->shape->channels; c++)
-            if (channel_replies(h, c))
-                afdep_host_add(h, back_step, "reply_forward", c);
+        return AFDEP_OK;
     }
-    status = afdep_host_run(h);
-    h->reply = NULL;
-    if (status == AFDEP_OK)
-        h->finished++;
-    return status;
+    afdep_host_add(h, partial_step, "reply", -1);
+    afdep_host_add(h, join_step, "reply_forward", -1);
+    for (int c = 0; c < h->shape->channels; c++)
+        if (channel_replies(h, c))
+            afdep_host_add(h, back_step, "reply_forward", c);
+    return AFDEP_OK;
 }

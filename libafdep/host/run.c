@@ -15,9 +15,11 @@
 #define LOOK_NS 2000000u       /* between looks at failure words */
 #define LIVENESS_NS 100000000u /* between looks at every peer's liveness */
 
-void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange)
+void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange,
+                      afdep_status_t (*then)(afdep_host_t *h))
 {
     h->call_name = call_name;
+    h->then = then;
     h->exchange = exchange;
     h->plane = &h->planes[afdep_plane_index(h->shape, exchange)];
     h->actor_count = 0;
@@ -210,24 +212,33 @@ static afdep_status_t fail_run(afdep_host_t *h, afdep_status_t status)
     return afdep_status_is_fatal(status) ? afdep_host_poison(h, status, -1) : status;
 }
 
+/* Starts what was issued; AFDEP_AGAIN while some of it is not on its way. */
+static afdep_status_t flush(afdep_host_t *h, int *flushed)
+{
+    afdep_status_t status = h->fabric->ops->flush(h->fabric);
+    *flushed = status != AFDEP_AGAIN;
+    return status < 0 ? status : AFDEP_OK;
+}
+
 afdep_status_t afdep_host_run(afdep_host_t *h)
 {
     patience_t patience = { 0 };
-    int flushed = 1;
+    int flushed = 0; /* the call's first part may have issued something */
     for (;;) {
         int moved = 0;
         afdep_status_t status = h->fabric->ops->progress(h->fabric);
         if (status == AFDEP_OK)
             status = step_all(h, &moved);
-        if (status == AFDEP_OK && (moved || !flushed)) {
-            afdep_status_t flush = h->fabric->ops->flush(h->fabric);
-            flushed = flush != AFDEP_AGAIN;
-            status = flush < 0 ? flush : AFDEP_OK;
-        }
+        if (status == AFDEP_OK && (moved || !flushed))
+            status = flush(h, &flushed);
         if (status < 0)
             return fail_run(h, status);
-        if (h->actor_count == 0 && flushed)
-            return AFDEP_OK;
+        if (h->actor_count == 0 && flushed) {
+            status = h->then ? h->then(h) : AFDEP_OK;
+            if (status != AFDEP_AGAIN)
+                return status;
+            moved = 1;
+        }
         if (moved) {
             patience.rounds = 0;
             continue;
@@ -238,6 +249,28 @@ afdep_status_t afdep_host_run(afdep_host_t *h)
     }
 }
 
+afdep_status_t afdep_host_step(afdep_host_t *h, int index, afdep_status_t *result)
+{
+    afdep_status_t status = AFDEP_DONE;
+    if (index < h->actor_count) {
+        status = h->actors[index].step(h, &h->actors[index]);
+        if (status < 0) {
+            *result = fail_run(h, status);
+            return AFDEP_DONE;
+        }
+    }
+    if (status != AFDEP_DONE) {
+        h->actors[index].blocked = status == AFDEP_AGAIN;
+        return status;
+    }
+    if (index < h->actor_count) /* order is the scheduler's business: the last one takes the place */
+        h->actors[index] = h->actors[--h->actor_count];
+    if (h->actor_count > 0)
+        return AFDEP_OK;
+    *result = h->then ? h->then(h) : AFDEP_OK;
+    return *result == AFDEP_AGAIN ? AFDEP_OK : AFDEP_DONE;
+}
+
 afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *word, uint64_t seen)
 {
     char channel[32] = "";
@@ -246,6 +279,15 @@ afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, in
     return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx", h->rank,
                       h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
                       (unsigned long long)seen);
+}
+
+afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *what,
+                                        uint64_t value)
+{
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s: rank %d sent %s %llu and the bucket here "
+                      "is %d: all ranks of an exchange must be given the same bucket", h->rank, h->call_name,
+                      (unsigned long long)h->exchange, actor->duty, peer, what, (unsigned long long)value,
+                      h->plane->bucket);
 }
 
 /* Parting: actor->i is the next peer whose closing word is awaited. */
@@ -259,7 +301,7 @@ static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
 
 afdep_status_t afdep_host_part(afdep_host_t *h)
 {
-    afdep_host_begin(h, "buffer_close", h->started);
+    afdep_host_begin(h, "buffer_close", h->started, NULL);
     for (int peer = 0; peer < h->shape->ranks; peer++) {
         if (peer == h->rank)
             continue;

@@ -8,6 +8,7 @@
  * between hosts: a rank of another host counts as living, so its death shows as a timeout, or by the launcher ending
  * the job. MPI_Win_flush may itself wait for a rank that is gone; MPI offers no completion that does not.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -191,8 +192,14 @@ static afdep_status_t make_world(mpi_fabric_t *f)
     afdep_status_t status = afdep_mpi_check(MPI_Win_create(f->super.base, (MPI_Aint)f->super.bytes, 1, MPI_INFO_NULL,
                                                            f->group->comm, &f->world), "MPI_Win_create");
 
-    if (status != AFDEP_OK)
-        return status;
+    if (status != AFDEP_OK) {
+        char why[MPI_MAX_ERROR_STRING + 32];
+
+        /* MPI's text does not say what to do about it. */
+        snprintf(why, sizeof(why), "%s", afdep_last_error());
+        return afdep_fail(status, "%s (in Open MPI: no one-sided component that is allowed serves these ranks; "
+                          "\"--mca osc ^ucx\" also allows osc/pt2pt)", why);
+    }
     MPI_Win_set_errhandler(f->world, MPI_ERRORS_RETURN);
     status = check_unified(f->world);
     if (status == AFDEP_OK)

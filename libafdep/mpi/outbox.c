@@ -58,24 +58,74 @@ afdep_status_t afdep_outbox_complete_rows(afdep_outbox_t *box)
     return box->puts ? complete(box) : AFDEP_OK;
 }
 
+/* One accumulate for words that lie side by side: each costs Open MPI's osc/rdma a remote lock. */
+static afdep_status_t send_run(afdep_outbox_t *box, const uint64_t *values, int count, uint64_t offset)
+{
+    return afdep_mpi_check(MPI_Accumulate(values, count, MPI_UINT64_T, box->peer, (MPI_Aint)offset, count, MPI_UINT64_T,
+                                          MPI_REPLACE, box->window), "MPI_Accumulate");
+}
+
+/* By offset, the earlier of two values of one word first. Channels finish nearly in order, so most words stay. */
+static void sort_words(afdep_outbox_word_t *words, int count)
+{
+    for (int i = 1; i < count; i++) {
+        afdep_outbox_word_t word = words[i];
+        int at = i;
+
+        for (; at > 0 && words[at - 1].offset > word.offset; at--)
+            words[at] = words[at - 1];
+        words[at] = word;
+    }
+}
+
+/* Words from .. to - 1, which nothing orders among themselves. Of one word's values only the last is sent. */
+static afdep_status_t send_wave(afdep_outbox_t *box, int from, int to)
+{
+    int start = from, fill = from; /* values[start .. fill - 1] is the run being gathered */
+
+    sort_words(&box->words[from], to - from);
+    for (int i = from; i < to; i++) {
+        uint64_t offset = box->words[i].offset;
+        int ends;
+
+        if (i + 1 < to && box->words[i + 1].offset == offset)
+            continue;
+        box->values[fill++] = box->words[i].value;
+        ends = i + 1 == to || box->words[i + 1].offset != offset + sizeof(uint64_t);
+        if (ends) {
+            int count = fill - start;
+            afdep_status_t status = send_run(box, &box->values[start], count,
+                                             offset - (uint64_t)(count - 1) * sizeof(uint64_t));
+
+            if (status != AFDEP_OK)
+                return status;
+            start = fill;
+        }
+    }
+    return AFDEP_OK;
+}
+
 afdep_status_t afdep_outbox_start_words(afdep_outbox_t *box)
 {
+    int from = 0;
+
     for (int i = 0; i < box->count; i++) {
         afdep_outbox_word_t *word = &box->words[i];
         afdep_outbox_lane_t *lane = &box->sent[word->lane];
-        afdep_status_t status = AFDEP_OK;
 
-        if (lane->completion == box->completions + 1 && lane->offset != word->offset)
-            status = complete(box);
+        if (lane->completion == box->completions + 1 && lane->offset != word->offset) {
+            afdep_status_t status = send_wave(box, from, i);
+
+            if (status == AFDEP_OK)
+                status = complete(box);
+            if (status != AFDEP_OK)
+                return status;
+            from = i;
+        }
         lane->completion = box->completions + 1;
         lane->offset = word->offset;
-        if (status == AFDEP_OK)
-            status = afdep_mpi_check(MPI_Accumulate(&word->value, 1, MPI_UINT64_T, box->peer, (MPI_Aint)word->offset, 1,
-                                                    MPI_UINT64_T, MPI_REPLACE, box->window), "MPI_Accumulate");
-        if (status != AFDEP_OK)
-            return status;
     }
-    return AFDEP_OK;
+    return send_wave(box, from, box->count);
 }
 
 /* Complete here is enough: the values may be overwritten, and MPI carries them on by itself. */

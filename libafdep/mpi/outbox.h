@@ -8,7 +8,8 @@
  * completion per put and signal, and 3.7 ms so.
  *
  * Accumulates are ordered at one word only. A lane that has written one word and now writes another needs a completion
- * between the two; `sent` knows which word each lane wrote since the last.
+ * between the two; `sent` knows which word each lane wrote since the last. Words without such an order leave as a wave,
+ * sorted, one accumulate for each run of adjacent words.
  */
 #ifndef AFDEP_MPI_OUTBOX_H
 #define AFDEP_MPI_OUTBOX_H
@@ -37,6 +38,7 @@ typedef struct afdep_outbox {
     int count;             /* words queued */
     uint64_t completions;  /* MPI_Win_flush calls so far */
     afdep_outbox_word_t words[AFDEP_OUTBOX_WORDS];
+    uint64_t values[AFDEP_OUTBOX_WORDS]; /* of the accumulates that are not complete here yet */
     afdep_outbox_lane_t sent[]; /* [lanes] */
 } afdep_outbox_t;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks for tests, as threads of the test or as forked processes. A rank returns 0, or the line that was not as it
- * should be: assertions of the test framework work in the test's own thread only.
+ * should be.
  */
 #ifndef AFDEP_VALIDATE_UNIT_RANKS_H
 #define AFDEP_VALIDATE_UNIT_RANKS_H
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,15 +23,6 @@
 #define RANKS_MOST 8
 #define RANKS_RECORD_MOST 4096
 #define RANKS_WAIT_S 30
-
-/* Where a rank finds something wrong. */
-#define RANK_REQUIRE(condition)                                                                            \
-    do {                                                                                                   \
-        if (!(condition)) {                                                                                \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, afdep_last_error());       \
-            return __LINE__;                                                                               \
-        }                                                                                                  \
-    } while (0)
 
 typedef int (*rank_body_t)(const afdep_group_t *group, void *context);
 
@@ -143,8 +135,10 @@ static inline int run_fork_ranks(int size, rank_body_t body, void *context, int 
     fflush(NULL);
     for (int r = 0; r < size; r++) {
         pids[r] = fork();
-        if (pids[r] == 0)
+        if (pids[r] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives its test */
             exit(fork_rank_main(board, r, body, context));
+        }
     }
     for (int r = 0; r < size; r++) {
         int status = 0;

@@ -35,6 +35,7 @@ static int parse(const char *const *words)
         { "text", AFDEP_OPTION_STRING, &v.text, 0, 0, 0, "FILE", "a file", 0 },
         { "big", AFDEP_OPTION_U64, &v.big, 0, 0, 0, 0, "64 bits", 0 },
         { "ratio", AFDEP_OPTION_DOUBLE, &v.ratio, 0.5, 8, 0, 0, "0.5 to 8", 0 },
+        { "free", AFDEP_OPTION_DOUBLE, &v.ratio, 0, 0, 0, 0, "any number", 0 },
         { "toggle", AFDEP_OPTION_ON_OFF, &v.toggle, 0, 0, 0, 0, "on or off", 0 },
         { "choice", AFDEP_OPTION_CHOICE, &v.choice, 0, 0, "one|two|three", 0, "one of three", 0 },
         { "list", AFDEP_OPTION_INTS, &v.list, 0, 1000, 0, 0, "several", 0 },
@@ -80,7 +81,8 @@ static void takes_both_forms(void **state)
 static void last_one_holds(void **state)
 {
     (void)state;
-    assert_int_equal(PARSE("--number", "3", "--list=1,2,3", "--toggle=on", "--number=4", "--list=9", "--toggle=off"), 0);
+    assert_int_equal(PARSE("--number", "3", "--list=1,2,3", "--toggle=on", "--number=4", "--list=9",
+                           "--toggle=off"), 0);
     assert_int_equal(v.number, 4);
     assert_int_equal(v.list.count, 1);
     assert_int_equal(v.toggle, 0);
@@ -134,7 +136,8 @@ static void refuses_words(void **state)
 static void refuses_values(void **state)
 {
     (void)state;
-    static const char *const not_numbers[] = { "", "x", "1x", " 1", "1 ", "+1", "0x10", "1.0", "1e1", "-", "--1", "1,2" };
+    static const char *const not_numbers[] = { "",    "x",   "1x", " 1",  "1 ", "+1",
+                                              "0x10", "1.0", "1e1", "-", "--1", "1,2" };
     for (size_t i = 0; i < sizeof not_numbers / sizeof *not_numbers; i++) {
         char number[32], list[32], big[32];
         snprintf(number, sizeof number, "--number=%s", not_numbers[i]);
@@ -159,6 +162,7 @@ static void refuses_values(void **state)
     REFUSES("ratio", "--ratio", "inf");
     REFUSES("ratio", "--ratio", "0x1p0");
     REFUSES("ratio", "--ratio", "1e999");
+    REFUSES("1e999", "--free", "1e999");
     REFUSES("ratio", "--ratio", "1.5.2");
     REFUSES("yes", "--toggle", "yes");
     REFUSES("one|two|three", "--choice", "on");

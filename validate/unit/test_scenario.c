@@ -103,6 +103,8 @@ static const struct {
 } bad[] = {
     { "scenario/1", "scenario/99", "schema", "\"afdep-scenario/99\"" },
     { "\"schema\": \"afdep-scenario/1\", ", "", "schema", "missing" },
+    /* A later version is refused as such, not for the fields it adds. */
+    { "\"schema\": \"afdep-scenario/1\"", "\"new\": 1, \"schema\": \"afdep-scenario/2\"", "schema", "scenario/2" },
     { "\"name\": \"x\"", "\"name\": \"a b\"", "name", "a b" },
     { "\"name\": \"x\"", "\"name\": \"../x\"", "name", "../x" },
     { "\"name\": \"x\"", "\"name\": \"\"", "name", "letters" },

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -16,22 +17,12 @@
 #include "fabric/fabric.h"
 #include "fabric/liveness.h"
 #include "fabric/shm_object.h"
+#include "validate/unit/exchange.h"
 #include "validate/unit/ranks.h"
 
-#define RANKS 4
-#define LANES 3
-#define ROW_BYTES 1000
-#define ROW_ROOM 1024
-#define ROUNDS 400
+#define RANKS EXCHANGE_RANKS
+#define LANES EXCHANGE_LANES
 #define START_WORD 77
-
-/* A segment: a row for every (sender, lane), then a word for each, then an answer word for each (target, lane). */
-#define CELL(rank, lane) ((uint64_t)((rank) * LANES + (lane)))
-#define ROW_AT(rank, lane) (CELL(rank, lane) * ROW_ROOM)
-#define WORDS_AT ((uint64_t)RANKS * LANES * ROW_ROOM)
-#define WORD_AT(rank, lane) (WORDS_AT + CELL(rank, lane) * 8)
-#define ANSWER_AT(rank, lane) (WORDS_AT + (RANKS * LANES + CELL(rank, lane)) * 8)
-#define SEGMENT_BYTES (WORDS_AT + 2 * RANKS * LANES * 8)
 
 static void prepare_nothing(void *context, void *base)
 {
@@ -65,92 +56,7 @@ static afdep_status_t open_equal(const afdep_group_t *group, afdep_fabric_t **fa
     return open_shm(group, sizes, prepare_nothing, NULL, fabric);
 }
 
-/* ---- Lanes: would catch a word stored before its row, a wrong peer or offset, a missing release ------------------ */
-
-static unsigned char pattern(int from, int to, int lane, uint64_t n, size_t i)
-{
-    return (unsigned char)((size_t)from * 31 + (size_t)to * 17 + (size_t)lane * 7 + n * 13 + i * 3 + (i >> 8));
-}
-
-static int send_cell(afdep_fabric_t *f, int to, int lane, uint64_t n, unsigned char *row)
-{
-    uint64_t at = ROW_AT(f->rank, lane);
-    void *window = afdep_fabric_window(f, to, at, ROW_BYTES);
-    unsigned char *src = n % 3 == 0 ? window : row; /* every third is built in place */
-
-    RANK_REQUIRE(window != NULL);
-    for (size_t i = 0; i < ROW_BYTES; i++)
-        src[i] = pattern(f->rank, to, lane, n, i);
-    if (n % 2 == 0) {
-        RANK_REQUIRE(afdep_fabric_put_signal(f, AFDEP_SIGNAL_FINISH_TAIL, lane, to, at, src, ROW_BYTES,
-                                             WORD_AT(f->rank, lane), n - 1, n) == AFDEP_OK);
-        return 0;
-    }
-    RANK_REQUIRE(afdep_fabric_put(f, lane, to, at, src, ROW_BYTES) == AFDEP_OK);
-    RANK_REQUIRE(afdep_fabric_signal(f, AFDEP_SIGNAL_FINISH_TAIL, lane, to, WORD_AT(f->rank, lane), n - 1, n) ==
-                 AFDEP_OK);
-    return 0;
-}
-
-static int check_cell(afdep_fabric_t *f, int from, int lane, uint64_t n)
-{
-    const unsigned char *row = f->base + ROW_AT(from, lane);
-
-    for (size_t i = 0; i < ROW_BYTES; i++)
-        RANK_REQUIRE(row[i] == pattern(from, f->rank, lane, n, i));
-    RANK_REQUIRE(afdep_fabric_signal(f, AFDEP_SIGNAL_CONTROL, lane, from, ANSWER_AT(f->rank, lane), n - 1, n) ==
-                 AFDEP_OK);
-    return 0;
-}
-
-typedef struct exchange_state {
-    uint64_t sent[RANKS][LANES], received[RANKS][LANES];
-    unsigned char rows[RANKS][LANES][ROW_BYTES];
-    int left;
-} exchange_state_t;
-
-/* Sends the next row to `peer` if the last was answered, and takes the peer's if it has come. */
-static int step_cell(afdep_fabric_t *f, exchange_state_t *s, int peer, int lane, int *moved)
-{
-    uint64_t *sent = &s->sent[peer][lane], *received = &s->received[peer][lane];
-
-    if (*sent < ROUNDS && afdep_fabric_read(f, ANSWER_AT(peer, lane)) == *sent) {
-        RANK_REQUIRE(send_cell(f, peer, lane, ++*sent, s->rows[peer][lane]) == 0);
-        *moved = 1;
-    }
-    if (afdep_fabric_read(f, WORD_AT(peer, lane)) == *received + 1) {
-        RANK_REQUIRE(check_cell(f, peer, lane, ++*received) == 0);
-        s->left -= *received == ROUNDS;
-        *moved = 1;
-    }
-    return 0;
-}
-
-static int exchange(afdep_fabric_t *f)
-{
-    exchange_state_t *s = calloc(1, sizeof(*s));
-    uint64_t deadline = f->ops->now(f) + (uint64_t)RANKS_WAIT_S * 1000000000u;
-    unsigned idle = 0;
-    int result = 0;
-
-    RANK_REQUIRE(s != NULL);
-    s->left = f->size * LANES;
-    while (result == 0 && s->left > 0) {
-        int moved = 0;
-
-        for (int peer = 0; result == 0 && peer < f->size; peer++) {
-            for (int lane = 0; result == 0 && lane < LANES; lane++)
-                result = step_cell(f, s, peer, lane, &moved);
-        }
-        idle = moved ? 0 : idle + 1;
-        if (!moved)
-            f->ops->idle(f, idle);
-        if (f->ops->now(f) > deadline)
-            result = __LINE__;
-    }
-    free(s);
-    return result;
-}
+/* ---- Lanes ------------------------------------------------------------------------------------------------------ */
 
 static int lanes_rank(const afdep_group_t *group, void *context)
 {
@@ -161,8 +67,8 @@ static int lanes_rank(const afdep_group_t *group, void *context)
     RANK_REQUIRE(exchange(f) == 0);
     RANK_REQUIRE(f->ops->flush(f) == AFDEP_OK && f->ops->progress(f) == AFDEP_OK);
     for (int r = 0; r < f->size; r++) {
-        RANK_REQUIRE(f->counters[r].puts == ROUNDS * LANES && f->counters[r].put_bytes == ROUNDS * LANES * ROW_BYTES);
-        RANK_REQUIRE(f->counters[r].signals[AFDEP_SIGNAL_FINISH_TAIL] == ROUNDS * LANES);
+        RANK_REQUIRE(f->counters[r].puts == EXCHANGE_ROUNDS * LANES && f->counters[r].put_bytes == EXCHANGE_ROUNDS * LANES * EXCHANGE_ROW_BYTES);
+        RANK_REQUIRE(f->counters[r].signals[AFDEP_SIGNAL_FINISH_TAIL] == EXCHANGE_ROUNDS * LANES);
         RANK_REQUIRE(f->ops->alive(f, r) == 1);
     }
     RANK_REQUIRE(group->barrier(group->context) == AFDEP_OK);
@@ -217,14 +123,10 @@ static void test_threads_share_one_mapping(void **state)
 /* ---- Bounds ------------------------------------------------------------------------------------------------------- */
 
 /* Rank 0's segment is shorter than rank 1's: a check against the own size would let rank 1 write past its end. */
-static int bounds_rank(const afdep_group_t *group, void *context)
+static int check_bounds(afdep_fabric_t *f)
 {
     static const unsigned char row[64];
-    const uint64_t sizes[2] = { 128, 8192 };
-    afdep_fabric_t *f;
 
-    (void)context;
-    RANK_REQUIRE(open_shm(group, sizes, prepare_nothing, NULL, &f) == AFDEP_OK);
     RANK_REQUIRE(afdep_fabric_put(f, 0, 0, 64, row, 64) == AFDEP_OK);
     RANK_REQUIRE(afdep_fabric_put(f, 0, 0, 65, row, 64) == AFDEP_ERR_PROTOCOL);
     RANK_REQUIRE(strstr(afdep_last_error(), "64 bytes at offset 65") && strstr(afdep_last_error(), "128 bytes of rank 0"));
@@ -240,6 +142,17 @@ static int bounds_rank(const afdep_group_t *group, void *context)
     RANK_REQUIRE(afdep_fabric_window(f, 0, 64, 64) != NULL && afdep_fabric_window(f, 0, 65, 64) == NULL);
     RANK_REQUIRE(afdep_fabric_window(f, 5, 0, 8) == NULL);
     RANK_REQUIRE(f->counters[0].puts == 1 && f->counters[0].signals[AFDEP_SIGNAL_CONTROL] == 1);
+    return 0;
+}
+
+static int bounds_rank(const afdep_group_t *group, void *context)
+{
+    const uint64_t sizes[2] = { 128, 8192 };
+    afdep_fabric_t *f;
+
+    (void)context;
+    RANK_REQUIRE(open_shm(group, sizes, prepare_nothing, NULL, &f) == AFDEP_OK);
+    RANK_REQUIRE(group->rank == 0 || check_bounds(f) == 0);
     RANK_REQUIRE(group->barrier(group->context) == AFDEP_OK);
     f->ops->close(f, 1);
     return 0;
@@ -346,6 +259,7 @@ static void test_sweep_takes_what_the_dead_left(void **state)
     if (child == 0) {
         afdep_shm_object_t object = AFDEP_SHM_OBJECT_INIT;
 
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (afdep_shm_object_create(&object) != AFDEP_OK ||
             write(ready[1], &object.address, sizeof(object.address)) != (ssize_t)sizeof(object.address))
             _exit(1);
@@ -374,14 +288,14 @@ static void test_sweep_never_takes_the_living(void **state)
 
     (void)state;
     if (sweeper == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             afdep_shm_sweep();
     }
     for (int i = 0; i < 3000; i++) {
         afdep_shm_object_t object = AFDEP_SHM_OBJECT_INIT;
 
-        assert_int_equal(afdep_shm_object_create(&object), AFDEP_OK);
-        lost += !exists(object.address.name);
+        lost += afdep_shm_object_create(&object) != AFDEP_OK || !exists(object.address.name);
         afdep_shm_object_close(&object);
     }
     kill(sweeper, SIGKILL);

@@ -42,7 +42,8 @@ def schema_file(name):
 # ---- Good documents
 
 SCENARIO = {
-    "schema": "afdep-scenario/1", "name": "x", "topology": {"ffn_ranks": 2, "attention_ranks": 4, "ranks_per_domain": 2},
+    "schema": "afdep-scenario/1", "name": "x",
+    "topology": {"ffn_ranks": 2, "attention_ranks": 4, "ranks_per_domain": 2},
     "model": {"num_experts": 8, "top_k": 2, "hidden": 256}, "dtype": "fp8", "capacity": 16, "num_sms": 1,
     "expert_alignment": 1, "tokens": [1, 16], "graph": True, "routing": {"kind": "uniform"}, "seed": 1}
 MACHINE = {
@@ -185,6 +186,16 @@ def test_schemas(folder):
         check(f"schema {text}", code == 2 and "schema.json" in err, f"exit {code}: {err}")
 
 
+def test_one_of(folder):
+    """Forms that overlap: one may fit, not two."""
+    schema = os.path.join(folder, "schema.json")
+    with open(schema, "w", encoding="utf-8") as out:
+        out.write('{"oneOf": [{"type": "integer"}, {"minimum": 5}]}')
+    for text, wanted in (("1", 0), ("5.5", 0), ("7", 1), ("1.5", 1)):
+        code, _, err = run(schema, text, folder)
+        check(f"one of two for {text}", code == wanted, f"exit {code}: {err}")
+
+
 NAMES = {"11to1": (2, 22), "4f20a": (4, 20), "2f6a": (2, 6), "5to1": (4, 20), "8f16a": (8, 16), "6a2f": (2, 6),
          "7a1f": (1, 7), "4a4f": (4, 4), "1a1f": (1, 1), "tiny-2f4a": (2, 4)}
 
@@ -217,6 +228,7 @@ def main():
         test_documents(folder)
         test_text(folder)
         test_schemas(folder)
+        test_one_of(folder)
     test_scenarios()
     print(f"{checks - len(failures)} passed, {len(failures)} failed")
     return 1 if failures else 0

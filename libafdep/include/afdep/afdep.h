@@ -272,8 +272,8 @@ typedef struct afdep_receive {
  * FFN rank. Receives the rows of the next exchange: expert-major, inside an expert by source rank, then token. On an
  * FFN rank of several domains it forwards rows to the other ranks of its domain too, so every FFN rank must call it
  * for every exchange. Padding rows are unspecified but for row_weight, which is +0 there.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. CAPACITY: call again with more room. Fatal: TIMEOUT, PEER,
- * PROTOCOL, POISONED.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER. CAPACITY: row_count says how many rows have come; call again with
+ * room for them. Fatal: TIMEOUT, PEER, PROTOCOL (also where the ranks were given different buckets), POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *receive,
                                                  afdep_stream_t stream);
