@@ -3,7 +3,8 @@
 #include "bench/bench_stats.h"
 
 #include <math.h>
-#include <stdlib.h>
+
+#include "bench/lib/stats.h"
 
 void afdep_reservoir_init(afdep_reservoir_t *reservoir, uint64_t seed)
 {
@@ -34,24 +35,17 @@ void afdep_reservoir_add(afdep_reservoir_t *reservoir, int64_t start_ns, int64_t
     reservoir->took_ns[place] = took_ns;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 afdep_summary_t afdep_summarize(double *values, int count)
 {
     afdep_summary_t summary = { NAN, NAN, NAN, NAN };
     if (count < 1)
         return summary;
-    qsort(values, (size_t)count, sizeof(double), ascending);
+    summary.median = afdep_median(values, count); /* sorts them */
     double sum = 0;
     for (int i = 0; i < count; i++)
         sum += values[i];
     int p99 = (int)(((int64_t)count * 99 + 99) / 100);
     summary.min = values[0];
-    summary.median = (values[(count - 1) / 2] + values[count / 2]) / 2;
     summary.mean = sum / count;
     summary.p99 = values[p99 - 1];
     return summary;

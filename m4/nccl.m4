@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # AFDEP_CHECK_NCCL (after AFDEP_CHECK_CUDA, without which there is no NCCL): looks for NCCL's header and library.
-#   --with-nccl=DIR looks in DIR first; --with-nccl insists; --without-nccl does not look.
+#   --with-nccl=DIR looks in DIR only; --with-nccl insists; --without-nccl does not look.
 # Sets have_nccl, nccl_version; substitutes NCCL_CPPFLAGS, NCCL_LIBS; defines AFDEP_HAVE_NCCL_VERSION.
 AC_DEFUN([AFDEP_CHECK_NCCL], [
   AC_ARG_WITH([nccl], [AS_HELP_STRING([--with-nccl@<:@=DIR@:>@], [use NCCL (in DIR) @<:@check@:>@])],
@@ -16,6 +16,7 @@ AC_DEFUN([AFDEP_CHECK_NCCL], [
      AS_IF([test -d "$with_nccl/lib64"], [NCCL_LIBS="-L$with_nccl/lib64 $NCCL_LIBS"])])
   AS_IF([test "x$with_nccl" != xno && test "$have_cuda" != yes],
     [nccl_why="NCCL needs CUDA: $cuda_why"],
+    [test -n "$NCCL_CPPFLAGS" && test ! -f "$with_nccl/include/nccl.h"], [],
     [test "x$with_nccl" != xno], [
       NCCL_LIBS="$NCCL_LIBS -lnccl"
       afdep_save_CPPFLAGS=$CPPFLAGS; afdep_save_LIBS=$LIBS

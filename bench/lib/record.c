@@ -56,20 +56,26 @@ static char *append_word(char *out, const char *word)
     return stpcpy(out, "'");
 }
 
-static cJSON *command_json(int argc, char **argv)
+char *afdep_command_line(int argc, char *const *argv)
 {
     size_t size = 1;
     for (int i = 0; i < argc; i++)
         size += 4 * strlen(argv[i]) + 3;
     char *text = malloc(size), *out = text;
     if (!text)
-        return cJSON_CreateNull();
+        return NULL;
     *out = 0;
     for (int i = 0; i < argc; i++) {
         if (i > 0)
             *out++ = ' ';
         out = append_word(out, argv[i]);
     }
+    return text;
+}
+
+static cJSON *command_json(int argc, char **argv)
+{
+    char *text = afdep_command_line(argc, argv);
     cJSON *json = afdep_json_string(text);
     free(text);
     return json;

@@ -25,6 +25,9 @@ cJSON *afdep_record_begin(const char *schema, int argc, char **argv, const afdep
 cJSON *afdep_record_build(void);   /* compiler, flags, features, dirty, version */
 cJSON *afdep_record_machine(void); /* cpu, cores, kernel, memory, gpus, driver, cuda, nccl, mpi, nics */
 
+/* The words as one line that a shell would split into them again; NULL without memory. The caller frees it. */
+char *afdep_command_line(int argc, char *const *argv);
+
 /* NaN and infinities become null. */
 cJSON *afdep_record_number(double value);
 

@@ -23,6 +23,8 @@
 #ifdef AFDEP_HAVE_MPI
 #include <afdep/mpi.h>
 #include <mpi.h>
+
+#include "mpi/before_init.h"
 #endif
 
 #include "bench/lib/why.h"
@@ -86,6 +88,7 @@ static int begin_mpi(const afdep_launcher_t *launcher, int *argc, char ***argv, 
 {
     int provided, size = 0;
     /* All calls on a group come from the thread that opened it. */
+    afdep_mpi_before_init();
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         afdep_why(why, why_size, "%s started %d ranks, but MPI_Init_thread failed", launcher->name, launcher->size);
         return 0;

@@ -20,16 +20,13 @@ afdep_tcp_step_t afdep_tcp_hear(afdep_tcp_group_t *group, int rank, bool data, v
     const afdep_tcp_expect_t expect = { .operation = group->operation, .data = data, .payload = payload,
                                         .length = length, .note_kind = AFDEP_TCP_EXPIRED, .note = link->note,
                                         .note_length = AFDEP_TCP_EXPIRED_BYTES };
-    for (;;) {
-        afdep_tcp_step_t step = afdep_tcp_link_receive(link, &expect);
-        if (step != AFDEP_TCP_DONE || link->in.kind == AFDEP_TCP_DATA)
-            return step;
-        /* A call from an earlier operation crossed with that operation's result, and is answered by it. */
-        if (link->in.operation == group->operation) {
-            afdep_tcp_fault_missed(group, (int)(afdep_tcp_get32(link->note) & INT32_MAX));
-            return AFDEP_TCP_AGAIN;
-        }
-    }
+    afdep_tcp_step_t step = afdep_tcp_link_receive(link, &expect);
+    if (step != AFDEP_TCP_DONE || link->in.kind == AFDEP_TCP_DATA)
+        return step;
+    /* A call from an earlier operation crossed with that operation's result, and is answered by it. */
+    if (link->in.operation == group->operation)
+        afdep_tcp_fault_missed(group, (int)(afdep_tcp_get32(link->note) & INT32_MAX));
+    return AFDEP_TCP_AGAIN;
 }
 
 /* Fills the polls with the links that are open: to read from, or where `sending`, those with something left to send. */
@@ -99,7 +96,7 @@ static afdep_status_t gather(afdep_tcp_group_t *group, void *recv, size_t bytes,
             if (group->polls[i].revents != 0)
                 hear_part(group, group->poll_ranks[i], recv, bytes);
         }
-        if (left == 0 && ready <= 0)
+        if (left == 0)
             afdep_tcp_fault_missed(group, group->timeout_ms);
     }
     return afdep_tcp_fault(group) == AFDEP_TCP_NO_FAULT ? AFDEP_OK : break_root(group);
@@ -124,6 +121,14 @@ static void begin_results(afdep_tcp_group_t *group, const void *payload, uint64_
     }
 }
 
+static void fault_unsent(afdep_tcp_group_t *group)
+{
+    for (int rank = 1; rank < group->size; rank++) {
+        if (group->links[rank].fd >= 0 && group->links[rank].out_busy)
+            afdep_tcp_fault_add(group, AFDEP_TCP_MISSED, rank, group->timeout_ms);
+    }
+}
+
 /* A fault does not stop the sending to the other ranks: half a result is of no use to them, and a notice can only
    follow a whole one. */
 afdep_status_t afdep_tcp_scatter(afdep_tcp_group_t *group, const void *payload, uint64_t length, int64_t deadline)
@@ -139,9 +144,8 @@ afdep_status_t afdep_tcp_scatter(afdep_tcp_group_t *group, const void *payload, 
             if (group->polls[i].revents != 0)
                 send_to(group, group->poll_ranks[i]);
         }
-        if (left == 0 && ready <= 0) {
-            for (int i = 0; i < count; i++)
-                afdep_tcp_fault_add(group, AFDEP_TCP_MISSED, group->poll_ranks[i], group->timeout_ms);
+        if (left == 0) {
+            fault_unsent(group);
             break;
         }
     }

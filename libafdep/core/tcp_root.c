@@ -38,6 +38,7 @@ typedef struct afdep_tcp_meeting {
     int64_t accept_after;
     int count;
     afdep_tcp_guest_t guests[AFDEP_TCP_MAX_GUESTS]; /* in the order of their coming */
+    bool starved; /* the system had no file descriptor to give */
     unsigned dropped;
     char last_drop[112];
 } afdep_tcp_meeting_t;
@@ -210,8 +211,10 @@ static void let_in(afdep_tcp_meeting_t *meeting, int64_t now)
         int fd = afdep_tcp_accept(meeting->listener);
         if (fd < 0) {
             /* A newcomer that is gone again is no reason to pause; a full table of descriptors is. */
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 meeting->accept_after = now + ACCEPT_PAUSE_MS;
+                meeting->starved = true;
+            }
             return;
         }
         if (meeting->count == AFDEP_TCP_MAX_GUESTS) {
@@ -302,7 +305,9 @@ static bool everybody_came(const afdep_tcp_group_t *group)
 static afdep_status_t break_meeting(afdep_tcp_meeting_t *meeting)
 {
     char more[192] = "";
-    if (meeting->dropped > 0)
+    if (meeting->starved)
+        snprintf(more, sizeof more, "rank 0 has no file descriptor left for another connection");
+    else if (meeting->dropped > 0)
         snprintf(more, sizeof more, "%u connection%s dropped, the last because %s", meeting->dropped,
                  meeting->dropped == 1 ? " was" : "s were", meeting->last_drop);
     return afdep_tcp_break(meeting->group, more);

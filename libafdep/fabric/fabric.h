@@ -121,7 +121,9 @@ typedef struct afdep_fabric_provider {
     const char *name;
     /* Collective; allgathers through args->group the same number of times on every rank, failing or not, so that a rank
        that cannot go on takes the others along. */
-    afdep_status_t (*open)(const afdep_fabric_args_t *args, afdep_fabric_t **fabric);
+    afdep_status_t (*open)(const struct afdep_fabric_provider *self, const afdep_fabric_args_t *args,
+                           afdep_fabric_t **fabric);
+    const void *context; /* the provider's own; a decorator keeps there what it wraps */
 } afdep_fabric_provider_t;
 
 extern const afdep_fabric_provider_t afdep_fabric_shm;

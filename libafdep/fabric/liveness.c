@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether the other ranks of this host live. Every rank holds the lock (flock) of an empty shared memory object, and
- * the kernel drops it with the process; a peer tries a shared lock through a descriptor of its own. An owner that leaves
- * by afdep_liveness_close() gives its object a size first: it went in order, which is not death.
+ * the kernel drops it with the process; a peer tries a shared lock through a descriptor of its own. An owner that
+ * leaves by afdep_liveness_close() gives its object a size first: it went in order, which is not death.
  *
  * The lock belongs to the open file description, so a child that a rank forks without exec keeps it: such a rank counts
  * as living until its children are gone too.

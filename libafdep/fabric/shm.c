@@ -106,8 +106,8 @@ static afdep_status_t check_room(const afdep_fabric_args_t *args)
         uint64_t one = mapped_bytes(args->peer_bytes[r]);
 
         if (one == 0 || __builtin_add_overflow(needed, one, &needed))
-            return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks are larger than can be counted (rank %d: %llu "
-                              "bytes)", size, r, (unsigned long long)args->peer_bytes[r]);
+            return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks are larger than can be counted (rank %d: "
+                              "%llu bytes)", size, r, (unsigned long long)args->peer_bytes[r]);
     }
     /* Growing a file over this limit is not an error but a signal that ends the process. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && own > limit.rlim_cur)
@@ -302,8 +302,10 @@ static shm_fabric_t *shm_new(const afdep_fabric_args_t *args)
     return f;
 }
 
-static afdep_status_t shm_open_fabric(const afdep_fabric_args_t *args, afdep_fabric_t **fabric)
+static afdep_status_t shm_open_fabric(const afdep_fabric_provider_t *self, const afdep_fabric_args_t *args,
+                                      afdep_fabric_t **fabric)
 {
+    (void)self;
     size_t size = (size_t)args->group->size;
     shm_fabric_t *f = shm_new(args);
     hello_record_t *hello = f ? calloc(size, sizeof(*hello)) : NULL;
@@ -423,4 +425,4 @@ static const afdep_fabric_ops_t shm_ops = {
     .close = shm_close,
 };
 
-const afdep_fabric_provider_t afdep_fabric_shm = { "shm", shm_open_fabric };
+const afdep_fabric_provider_t afdep_fabric_shm = { "shm", shm_open_fabric, NULL };

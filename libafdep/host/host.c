@@ -42,7 +42,7 @@ static afdep_status_t open_fabric(afdep_host_t *h, const afdep_group_t *group, c
         .prepare = afdep_host_prepare_segment,
         .prepare_context = h,
     };
-    return fabric->open(&arguments, &h->fabric);
+    return fabric->open(fabric, &arguments, &h->fabric);
 }
 
 afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afdep_host_t **host)

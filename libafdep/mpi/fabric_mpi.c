@@ -100,8 +100,8 @@ static afdep_status_t make_domain(mpi_fabric_t *f)
     MPI_Comm_size(host, &on_host);
     MPI_Comm_free(&host);
     if (on_host != f->count)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the ranks %d to %d form a domain, and only %d of them are on the host "
-                          "of rank %d", f->first, f->first + f->count - 1, on_host, f->super.rank);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the ranks %d to %d form a domain, and only %d of them are on the "
+                          "host of rank %d", f->first, f->first + f->count - 1, on_host, f->super.rank);
     return AFDEP_OK;
 }
 
@@ -296,8 +296,10 @@ static mpi_fabric_t *mpi_new(const afdep_fabric_args_t *args)
     return f;
 }
 
-static afdep_status_t mpi_open(const afdep_fabric_args_t *args, afdep_fabric_t **fabric)
+static afdep_status_t mpi_open(const afdep_fabric_provider_t *self, const afdep_fabric_args_t *args,
+                                      afdep_fabric_t **fabric)
 {
+    (void)self;
     mpi_fabric_t *f = mpi_new(args);
     mpi_record_t *all = calloc((size_t)args->group->size, sizeof(*all));
     afdep_status_t status = AFDEP_OK;
@@ -491,4 +493,4 @@ static const afdep_fabric_ops_t mpi_ops = {
     .close = mpi_close,
 };
 
-const afdep_fabric_provider_t afdep_fabric_mpi = { "mpi", mpi_open };
+const afdep_fabric_provider_t afdep_fabric_mpi = { "mpi", mpi_open, NULL };

@@ -50,7 +50,7 @@ static afdep_status_t open_mpi(const afdep_group_t *group, int ranks_per_domain,
         sizes[r] = SEGMENT_BYTES + (r < DOMAIN ? 100000 : 8);
     sizes[group->rank] += own_extra;
     args.bytes = sizes[group->rank];
-    return group->fabrics->open(&args, fabric);
+    return group->fabrics->open(group->fabrics, &args, fabric);
 }
 
 /* Would catch ranks in another order, a wrong stride, and a barrier that lets ranks through. */
@@ -114,7 +114,7 @@ static int check_reach(afdep_fabric_t *f)
 }
 
 /* Two words of one lane, one after the other, flushed now and then: whoever sees the second sees the first. Would catch
-   words that leave in another order, words lost where the outbox is full, and words that need another call to arrive. */
+   words that leave in another order, words lost where the outbox is full, and words that need a further flush. */
 static int burst(afdep_fabric_t *f, const afdep_group_t *group)
 {
     int to = (f->rank + DOMAIN) % RANKS;
@@ -142,8 +142,8 @@ static int burst(afdep_fabric_t *f, const afdep_group_t *group)
     return 0;
 }
 
-/* Words of many lanes in no order of offsets, some written twice before the flush. Would catch a run of words that is cut
-   or placed wrongly, and an older value that wins. */
+/* Words of many lanes in no order of offsets, each written twice before the flush. Would catch a run of words that is
+   cut or placed wrongly, and an older value that wins. */
 static int scatter(afdep_fabric_t *f, const afdep_group_t *group)
 {
     int to = (f->rank + DOMAIN) % RANKS;

@@ -62,29 +62,35 @@ static inline uint16_t rig_bf16(int value)
     return (uint16_t)(bits >> 16);
 }
 
-/* Opens a rank; NULL with the library's error, or with its last status in *status. */
-static inline rig_t *rig_open(const afdep_group_t *group, const afdep_config_t *config, afdep_status_t *status)
+/* A rank's tensors, for a buffer that is opened apart. */
+static inline rig_t *rig_new(int rank, int ffn)
 {
     rig_t *rig = aligned_alloc(64, (sizeof(rig_t) + 63) / 64 * 64);
     if (!rig)
         abort();
     memset(rig, 0, sizeof(*rig));
-    *status = afdep_buffer_open(group, config, &rig->buffer);
-    if (*status != AFDEP_OK) {
-        free(rig);
-        return NULL;
-    }
-    rig->rank = group->rank;
-    rig->ffn = group->rank < config->ffn_ranks;
-    for (int t = 0; t < RIG_CAPACITY; t++)
+    rig->rank = rank;
+    rig->ffn = ffn;
+    for (int t = 0; t < RIG_CAPACITY; t++) {
         for (int k = 0; k < RIG_TOP_K; k++) {
-            rig->ids[t][k] = (rig->rank + 3 * t + 4 * k) % RIG_EXPERTS;
+            rig->ids[t][k] = (rank + 3 * t + 4 * k) % RIG_EXPERTS;
             rig->weights[t][k] = 1;
         }
-    for (int t = 0; t < RIG_CAPACITY; t++)
         for (int i = 0; i < RIG_HIDDEN; i++)
-            rig->x[t][i] = rig_bf16(rig_value(rig->rank, t));
+            rig->x[t][i] = rig_bf16(rig_value(rank, t));
+    }
     return rig;
+}
+
+/* Opens a rank; NULL where that fails, with the status. */
+static inline rig_t *rig_open(const afdep_group_t *group, const afdep_config_t *config, afdep_status_t *status)
+{
+    rig_t *rig = rig_new(group->rank, group->rank < config->ffn_ranks);
+    *status = afdep_buffer_open(group, config, &rig->buffer);
+    if (*status == AFDEP_OK)
+        return rig;
+    free(rig);
+    return NULL;
 }
 
 static inline afdep_status_t rig_close(rig_t *rig)

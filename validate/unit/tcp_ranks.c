@@ -143,12 +143,12 @@ int tcp_get(int fd, void *bytes, size_t count)
     return 1;
 }
 
-int tcp_closes(int fd)
+int tcp_closes(int fd, int ms)
 {
     char rest[256];
     for (;;) {
         struct pollfd ready = { .fd = fd, .events = POLLIN };
-        if (poll(&ready, 1, 5000) <= 0)
+        if (poll(&ready, 1, ms) <= 0)
             return 0;
         if (recv(fd, rest, sizeof rest, 0) <= 0)
             return 1;

@@ -52,8 +52,8 @@ int tcp_dial(int host, int port, int patient);
 int tcp_put(int fd, const void *bytes, size_t count);
 int tcp_get(int fd, void *bytes, size_t count);
 
-/* Whether the other side closes the connection within five seconds, whatever it sends before. */
-int tcp_closes(int fd);
+/* Whether the other side closes the connection within `ms` milliseconds, whatever it sends before. */
+int tcp_closes(int fd, int ms);
 
 /* Hello, challenge and proof by hand, as `rank` of `size` with `token`. Returns the verdict, or -1. `key_out` and
    `key_in` are the session's. */

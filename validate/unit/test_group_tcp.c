@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP group among ranks of good will: settings, the meeting, collectives, and ranks that are missing or die. */
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,6 +96,28 @@ static void test_in_place_and_late_root(void **state)
         assert_int_equal(ranks[rank].ran, AFDEP_OK);
         assert_int_equal(ranks[rank].wrong, 0);
     }
+}
+
+static void test_ipv6(void **state)
+{
+    (void)state;
+    const struct sockaddr_in6 here = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int none = fd < 0 || bind(fd, (const struct sockaddr *)&here, sizeof here) != 0;
+    if (fd >= 0)
+        close(fd);
+    if (none) {
+        print_message("skipped: this machine has no address ::1\n");
+        skip();
+    }
+    tcp_rank_t ranks[2];
+    tcp_prepare(ranks, 2, tcp_free_port(), LONG_MS);
+    ranks[0].tcp.address = "::1";
+    ranks[1].tcp.address = "::1";
+    start_all(ranks, 2);
+    join_all(ranks, 2);
+    assert_int_equal(ranks[0].ran, AFDEP_OK);
+    assert_int_equal(ranks[1].ran, AFDEP_OK);
 }
 
 static afdep_status_t look_at_sockets(tcp_rank_t *self)
@@ -241,6 +265,7 @@ static void test_environment(void **state)
     setenv("AFDEP_JOB_TOKEN_FILE", path, 1);
     setenv("AFDEP_JOB_TOKEN", "the file goes before this one", 1);
     ranks[0].tcp = (afdep_tcp_t)AFDEP_TCP_INIT;
+    ranks[0].tcp.timeout_ms = LONG_MS;
     ranks[1].tcp.address = "localhost";
     start_all(ranks, 2);
     join_all(ranks, 2);
@@ -442,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents),
         cmocka_unit_test(test_in_place_and_late_root),
+        cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_sockets),
         cmocka_unit_test(test_wildcards),
         cmocka_unit_test(test_fields),

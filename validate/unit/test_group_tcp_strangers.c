@@ -12,7 +12,8 @@
 #include "core/group.h"
 #include "tcp_ranks.h"
 
-enum { LONG_MS = 20000, SILENT = 150 };
+/* Less than the three seconds after which rank 0 hangs up on those who are merely silent. */
+enum { LONG_MS = 20000, AT_ONCE_MS = 2500, SILENT = 150 };
 
 static void expect_ok(tcp_rank_t *rank)
 {
@@ -59,7 +60,7 @@ static void test_strangers_are_dropped(void **state)
         fds[i] = tcp_dial(1, ranks[0].tcp.port, 1);
         (void)tcp_put(fds[i], strangers[i].bytes, strangers[i].count);
         if (strangers[i].dropped)
-            assert_true(tcp_closes(fds[i]));
+            assert_true(tcp_closes(fds[i], AT_ONCE_MS));
     }
     close(tcp_dial(1, ranks[0].tcp.port, 1)); /* a port scan */
     tcp_start(&ranks[1]);
@@ -69,7 +70,7 @@ static void test_strangers_are_dropped(void **state)
         expect_ok(&ranks[rank]);
     }
     for (int i = 0; i < COUNT; i++) {
-        assert_true(tcp_closes(fds[i]));
+        assert_true(tcp_closes(fds[i], LONG_MS));
         close(fds[i]);
     }
     assert_int_equal(tcp_count_descriptors(), before);
@@ -87,7 +88,7 @@ static void test_slow_and_ignorant_strangers(void **state)
     int ignorant = tcp_dial(1, ranks[0].tcp.port, 1);
     assert_int_equal(tcp_handshake(ignorant, 1, 2, "not the token of this job", key_out, key_in),
                      AFDEP_TCP_WRONG_PROOF);
-    assert_true(tcp_closes(ignorant));
+    assert_true(tcp_closes(ignorant, LONG_MS));
     close(ignorant);
     int slow = tcp_dial(1, ranks[0].tcp.port, 1), sent = 0;
     while (sent < 200 && tcp_put(slow, sent < 8 ? (const void *)&good_start[sent] : "\0", sent < 8 ? 1 : 0)) {
@@ -166,8 +167,9 @@ static void test_second_claimant(void **state)
     expect_error(&again, "another process came as this rank before");
     close(dead);
     close(second);
-    tcp_start(&ranks[1]);
     tcp_start(&ranks[2]);
+    tcp_sleep_ms(100); /* without rank 1 the meeting is not over */
+    tcp_start(&ranks[1]);
     for (int rank = 0; rank < 3; rank++) {
         tcp_join(&ranks[rank]);
         expect_ok(&ranks[rank]);
@@ -191,7 +193,7 @@ static void test_sizes_and_ranks_that_cannot_be(void **state)
     for (size_t i = 0; i < sizeof ranks_out / sizeof ranks_out[0]; i++) {
         int fd = tcp_dial(1, ranks[0].tcp.port, 1);
         assert_int_equal(tcp_handshake(fd, ranks_out[i], 2, TOKEN, key_out, key_in), AFDEP_TCP_WRONG_RANK);
-        assert_true(tcp_closes(fd));
+        assert_true(tcp_closes(fd, LONG_MS));
         close(fd);
     }
     tcp_start(&ranks[1]);
@@ -219,6 +221,21 @@ static void test_only_the_address_given(void **state)
 
 /* ---- Peers that know the token and misbehave ------------------------------------------------------------------ */
 
+/* By hand: a place as rank 1 of three, up to the word that all are there. */
+static int take_place(tcp_rank_t *ranks, uint8_t key_out[32])
+{
+    uint8_t key_in[32], started[AFDEP_TCP_HEADER_BYTES + AFDEP_HMAC_BYTES];
+    tcp_start(&ranks[0]);
+    tcp_start(&ranks[2]);
+    int fd = tcp_dial(1, ranks[0].tcp.port, 1);
+    assert_int_equal(tcp_handshake(fd, 1, 3, TOKEN, key_out, key_in), AFDEP_TCP_ADMITTED);
+    assert_true(tcp_get(fd, started, sizeof started));
+    return fd;
+}
+
+/* The contribution that tcp_gather_once() expects of rank 1 in round 0. */
+static const uint8_t part_of_rank_1[8] = { 32, 33, 34, 35, 36, 37, 38, 39 };
+
 typedef struct misdeed {
     afdep_tcp_header_t header;
     int spoil;
@@ -241,16 +258,12 @@ static void test_bad_messages(void **state)
         { { AFDEP_TCP_EXPIRED, 1, 1 << 20, 0 }, 0, "a message of 1048576 bytes where 4 are expected" },
     };
     for (size_t i = 0; i < sizeof misdeeds / sizeof misdeeds[0]; i++) {
-        uint8_t key_out[32], key_in[32], payload[8] = { 1 };
+        uint8_t key_out[32];
         tcp_rank_t ranks[3];
         tcp_prepare(ranks, 3, tcp_free_port(), LONG_MS);
-        tcp_start(&ranks[0]);
-        tcp_start(&ranks[2]);
-        int fd = tcp_dial(1, ranks[0].tcp.port, 1);
-        uint8_t started[AFDEP_TCP_HEADER_BYTES + AFDEP_HMAC_BYTES];
-        assert_int_equal(tcp_handshake(fd, 1, 3, TOKEN, key_out, key_in), AFDEP_TCP_ADMITTED);
-        assert_true(tcp_get(fd, started, sizeof started));
-        (void)tcp_put_message(fd, &misdeeds[i].header, payload, sizeof payload, key_out, misdeeds[i].spoil);
+        int fd = take_place(ranks, key_out);
+        (void)tcp_put_message(fd, &misdeeds[i].header, part_of_rank_1, sizeof part_of_rank_1, key_out,
+                              misdeeds[i].spoil);
         tcp_join(&ranks[0]);
         tcp_join(&ranks[2]);
         close(fd);
@@ -258,6 +271,63 @@ static void test_bad_messages(void **state)
         expect_error(&ranks[0], "rank 1 of 3 broke collective 1");
         expect_error(&ranks[2], "rank 1 of 3 broke collective 1");
     }
+}
+
+/* Rank 1's call for a notice about the meeting crossed with the word that all are there: it means nothing any more. */
+static void test_a_call_that_is_answered_already(void **state)
+{
+    (void)state;
+    const afdep_tcp_header_t call = { AFDEP_TCP_EXPIRED, 0, AFDEP_TCP_EXPIRED_BYTES, 0 };
+    const afdep_tcp_header_t part = { AFDEP_TCP_DATA, 1, sizeof part_of_rank_1, 1 };
+    uint8_t key_out[32];
+    tcp_rank_t ranks[3];
+    tcp_prepare(ranks, 3, tcp_free_port(), LONG_MS);
+    int fd = take_place(ranks, key_out);
+    assert_true(tcp_put_message(fd, &call, "\0\0\1\0", AFDEP_TCP_EXPIRED_BYTES, key_out, 0));
+    assert_true(tcp_put_message(fd, &part, part_of_rank_1, sizeof part_of_rank_1, key_out, 0));
+    tcp_join(&ranks[0]);
+    tcp_join(&ranks[2]);
+    close(fd);
+    expect_ok(&ranks[0]);
+    expect_ok(&ranks[2]);
+}
+
+/* Rank 2 comes to the collective only when rank 0 is out of it. */
+static afdep_status_t gather_after_root(tcp_rank_t *self)
+{
+    pthread_barrier_t *root_done = self->more;
+    if (self->group.rank == 2)
+        pthread_barrier_wait(root_done);
+    afdep_status_t status = tcp_gather_once(self, 8, 0);
+    if (self->group.rank == 0)
+        pthread_barrier_wait(root_done);
+    return status;
+}
+
+/* A second contribution to the same collective is refused: it could change the first one's bytes under way. */
+static void test_two_contributions(void **state)
+{
+    (void)state;
+    uint8_t key_out[32];
+    pthread_barrier_t root_done;
+    tcp_rank_t ranks[3];
+    tcp_prepare(ranks, 3, tcp_free_port(), LONG_MS);
+    pthread_barrier_init(&root_done, NULL, 2);
+    for (int rank = 0; rank < 3; rank++) {
+        ranks[rank].body = gather_after_root;
+        ranks[rank].more = &root_done;
+    }
+    int fd = take_place(ranks, key_out);
+    for (uint64_t sequence = 0; sequence < 2; sequence++) {
+        const afdep_tcp_header_t part = { AFDEP_TCP_DATA, 1, sizeof part_of_rank_1, sequence };
+        assert_true(tcp_put_message(fd, &part, part_of_rank_1, sizeof part_of_rank_1, key_out, 0));
+    }
+    tcp_join(&ranks[0]);
+    tcp_join(&ranks[2]);
+    close(fd);
+    pthread_barrier_destroy(&root_done);
+    expect_error(&ranks[0], "rank 1 sent a message out of turn");
+    expect_error(&ranks[2], "rank 1 of 3 broke collective 1");
 }
 
 /* ---- False rank 0 --------------------------------------------------------------------------------------------- */
@@ -296,7 +366,7 @@ static void deceive(int fd, forgery_t forgery)
         memcpy(verdict + 4, heard + AFDEP_TCP_HELLO_BYTES, AFDEP_TCP_PROOF_BYTES);
     }
     assert_true(tcp_put(fd, verdict, sizeof verdict));
-    assert_true(tcp_closes(fd));
+    assert_true(tcp_closes(fd, LONG_MS));
 }
 
 /* A false rank 0 answers first, in three ways; the true one takes its place later, and the rank joins that one. */
@@ -346,6 +416,8 @@ int main(void)
         cmocka_unit_test(test_sizes_and_ranks_that_cannot_be),
         cmocka_unit_test(test_only_the_address_given),
         cmocka_unit_test(test_bad_messages),
+        cmocka_unit_test(test_a_call_that_is_answered_already),
+        cmocka_unit_test(test_two_contributions),
         cmocka_unit_test(test_false_root),
         cmocka_unit_test(test_false_root_to_the_end),
     };

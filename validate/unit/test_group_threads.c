@@ -175,8 +175,10 @@ static void test_missing_ranks_are_named(void **state)
         assert_string_equal(runners[i].error, sentence);
     }
     /* The group is broken for the late ones too, at once and with the same words. */
-    assert_int_equal(afdep_group_barrier(&groups[2]), AFDEP_ERR_BOOTSTRAP);
-    assert_string_equal(afdep_last_error(), sentence);
+    for (int r = 2; r <= 4; r += 2) {
+        assert_int_equal(afdep_group_barrier(&groups[r]), AFDEP_ERR_BOOTSTRAP);
+        assert_non_null(strstr(afdep_last_error(), sentence));
+    }
     for (int r = 0; r < 5; r++)
         afdep_group_destroy(&groups[r]);
 }
@@ -202,7 +204,7 @@ static void test_lengths_that_differ(void **state)
     }
 }
 
-/* A rank that destroys its group is missed at once, well before a deadline of a minute. */
+/* A rank that destroys its group is missed at once, well before the deadline. */
 static void leave_body(runner_t *self)
 {
     afdep_group_destroy(self->group);
@@ -215,8 +217,8 @@ static void test_a_rank_that_left(void **state)
     for (int late = 0; late < 2; late++) {
         afdep_group_t groups[3];
         runner_t runners[3];
-        assert_int_equal(afdep_group_threads_create(3, 0, groups), AFDEP_OK);
-        runners[0] = (runner_t){ .group = &groups[0], .body = barrier_body };
+        assert_int_equal(afdep_group_threads_create(3, 10000, groups), AFDEP_OK);
+        runners[0] = (runner_t){ .group = &groups[0], .body = barrier_body, .delay_ms = late ? 0 : 50 };
         runners[1] = (runner_t){ .group = &groups[1], .body = leave_body, .delay_ms = late ? 50 : 0 };
         runners[2] = (runner_t){ .group = &groups[2], .body = barrier_body, .delay_ms = late ? 0 : 50 };
         start(runners, 3);

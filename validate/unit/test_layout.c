@@ -199,7 +199,8 @@ static void test_regions(void **state)
     (void)state;
     static const int topologies[][3] = { { 1, 1, 2 },  { 1, 1, 1 },  { 2, 3, 5 },   { 2, 4, 2 },  { 4, 20, 2 },
                                          { 8, 16, 4 }, { 2, 22, 2 }, { 3, 5, 1 },   { 7, 1, 8 },  { 4, 4, 8 },
-                                         { 4, 20, 4 }, { 1, 13, 1 }, { 16, 48, 16 } };
+                                         { 4, 20, 4 }, { 1, 13, 1 }, { 16, 48, 16 },
+                                         /* small regions larger than a page */ { 1024, 2048, 1024 }, { 300, 900, 1200 } };
     static const int capacities[] = { 1, 7, 8, 9, 191, 192, 193, 2048 };
     static const int sms[] = { 1, 2, 24 };
     for (size_t t = 0; t < sizeof(topologies) / sizeof(topologies[0]); t++)
@@ -350,8 +351,8 @@ static void test_overflow_is_refused(void **state)
     s.attention_domains = 1 << 18;
     s.in_flight = 1;
     assert_int_equal(afdep_layout_init(&l, &s), 0);
-    s.in_flight = 4;
-    assert_int_not_equal(afdep_layout_init(&l, &s), 0);
+    for (s.in_flight = 2; s.in_flight <= 4; s.in_flight++) /* beyond 63 bits, beyond 64 */
+        assert_int_not_equal(afdep_layout_init(&l, &s), 0);
 }
 
 int main(void)

@@ -9,7 +9,9 @@
  *     afdep_source_collect()    <- rows -    afdep_worker_reply()
  *
  * Shapes are in brackets, row-major unless a stride is named: T tokens of a source, H hidden, K choices per token, E
- * experts, F FFN ranks, R received rows. Every rank makes its calls in the same order with the same bucket.
+ * experts, F FFN ranks, R received rows. Every rank makes its calls in the same order with the same bucket; with several
+ * exchanges in flight that includes how first halves (dispatch, receive) and second halves (collect, reply) follow each
+ * other: a call waits for its peers' calls, so two ranks in different orders wait for each other until the deadline.
  *
  * Threads: a buffer is used by one thread at a time. Host backend: calls return when their part is done; pointers
  * handed in may be reused once the call returns, `stream` is NULL. Nothing is allocated between opening and closing.
