@@ -109,6 +109,8 @@ static int64_t run_cell(afdep_bench_rank_t *rank, output_t *output, int tokens, 
         wrong += afdep_bench_check(rank, tokens, exchanges, exchanges, rank->info.source_view, NULL);
     cell.mismatches = total_of(rank, wrong);
     add_output(rank, output, &cell);
+    free(cell.counts.out);
+    free(cell.counts.in);
     free(cell.samples_us);
     return cell.mismatches;
 }

@@ -56,13 +56,26 @@ static int busier(const uint64_t *sum, const uint64_t *than)
     return a != b ? a > b : sum[BYTES] > than[BYTES];
 }
 
+/* What each rank received and sent, of whichever peer and kind. */
+static void by_rank(const uint64_t *all, int size, double exchanges, double *in, double *out)
+{
+    for (int sender = 0; sender < size; sender++)
+        for (int receiver = 0; receiver < size; receiver++) {
+            double n = (double)signals_of(all + ((size_t)sender * (size_t)size + (size_t)receiver) * KINDS) / exchanges;
+            out[sender] += n;
+            in[receiver] += n;
+        }
+}
+
 void afdep_bench_counts(afdep_bench_rank_t *rank, const afdep_counters_t *before, const afdep_counters_t *after,
                         int64_t exchanges, afdep_bench_counts_t *counts)
 {
     int size = rank->world->size, ffn_ranks = rank->plan->scenario.ffn_ranks;
     size_t row = (size_t)size * KINDS;
     uint64_t *sent = malloc(row * sizeof(*sent)), *all = malloc((size_t)size * row * sizeof(*all));
-    if (!sent || !all)
+    counts->in = calloc((size_t)size, sizeof(double));
+    counts->out = calloc((size_t)size, sizeof(double));
+    if (!sent || !all || !counts->in || !counts->out)
         afdep_bench_fatal(rank, "counters", "no memory for the counters of all ranks");
     for (int peer = 0; peer < size; peer++)
         difference(sent + (size_t)peer * KINDS, &before[peer], &after[peer]);
@@ -86,6 +99,7 @@ void afdep_bench_counts(afdep_bench_rank_t *rank, const afdep_counters_t *before
     counts->puts = (double)busiest[PUTS] / n;
     counts->bytes = (double)busiest[BYTES] / n;
     counts->all_bytes = (double)bytes / n;
+    by_rank(all, size, n, counts->in, counts->out);
     free(all);
     free(sent);
 }

@@ -6,6 +6,9 @@
 
 #include "bench/bench_path.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static afdep_buffer_t *buffer_of(afdep_bench_path_t *path)
 {
     return (afdep_buffer_t *)path;
@@ -17,6 +20,17 @@ static afdep_status_t library_memory(const afdep_bench_plan_t *plan, int bucket,
     return afdep_buffer_bytes(&plan->config, plan->ranks, bucket, memory);
 }
 
+/* The fabric that the library would take, to put the faults around; NULL where it will refuse the name. */
+static const afdep_fabric_provider_t *inner_fabric(const afdep_group_t *group, const char *name)
+{
+    const char *environment = getenv("AFDEP_FABRIC");
+    if (!name)
+        name = environment && environment[0] ? environment : group->fabrics ? group->fabrics->name : "shm";
+    if (group->fabrics && strcmp(name, group->fabrics->name) == 0)
+        return group->fabrics;
+    return strcmp(name, afdep_fabric_shm.name) == 0 ? &afdep_fabric_shm : NULL;
+}
+
 static afdep_status_t library_open(afdep_world_t *world, const afdep_bench_plan_t *plan, const char *fabric,
                                    int bucket, afdep_bench_path_t **path)
 {
@@ -24,7 +38,14 @@ static afdep_status_t library_open(afdep_world_t *world, const afdep_bench_plan_
     afdep_config_t config = plan->config;
     config.fabric = fabric;
     afdep_buffer_t *buffer = NULL;
-    afdep_status_t status = afdep_buffer_open(&world->group, &config, &buffer);
+    afdep_group_t group = world->group;
+    afdep_fault_provider_t faulty;
+    const afdep_fabric_provider_t *inner = inner_fabric(&group, fabric);
+    if (plan->faults.faults.count && inner) {
+        afdep_fault_provider_init(&faulty, inner, &plan->faults.faults);
+        group.fabrics = &faulty.super;
+    }
+    afdep_status_t status = afdep_buffer_open(&group, &config, &buffer);
     *path = (afdep_bench_path_t *)buffer;
     return status;
 }

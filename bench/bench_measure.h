@@ -13,6 +13,7 @@ typedef struct afdep_bench_counts {
     double finish_tail, count_word, progress_tail, combine, witness, total;
     double puts, bytes;
     double all_bytes; /* of all ranks' puts, those inside a domain included */
+    double *in, *out; /* [ranks]: the signals that each rank received and sent; owned by the cell */
 } afdep_bench_counts_t;
 
 typedef struct afdep_bench_cell {

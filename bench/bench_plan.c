@@ -74,7 +74,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "each Attention rank's own token count: one line, in place of --tokens", &w->tokens_per_source_given },
         { "in-flight", AFDEP_OPTION_INT, &plan->in_flight, 1, AFDEP_BENCH_IN_FLIGHT_MAX, 0, "N",
           "dispatches outstanding at once; times are per exchange of a pipelined N (default 1)", 0 },
-        { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE", "faults to inject", 0 },
+        { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE",
+          "faults to inject (afdep-fault/1): exchanges run late, or end in an error that names what is missing", 0 },
         { "dump", AFDEP_OPTION_STRING, &plan->dump, 0, 0, 0, "DIR",
           "write one checked exchange of each token count as NumPy files", 0 },
         AFDEP_COMMON_OPTIONS(plan->common),
@@ -92,8 +93,6 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
 /* What this build or backend does not have is refused by name. */
 static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
-    if (w->fault)
-        return afdep_why(why, why_size, "--fault: %s: fault injection is not built yet", w->fault);
     if (plan->common.backend == 1)
         return afdep_why(why, why_size, "--backend: cuda: this build has no CUDA backend");
     if (plan->protocol == AFDEP_BENCH_M2N)
@@ -105,6 +104,8 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
     for (int i = 0; i < 3; i++)
         if (w->toggles_given[i])
             return afdep_why(why, why_size, "--protocol: alltoallv has no toggles to set");
+    if (w->fault)
+        return afdep_why(why, why_size, "--fault: %s: alltoallv has no fabric to inject faults into", w->fault);
     if (plan->in_flight > 1)
         return afdep_why(why, why_size, "--in-flight: %d: alltoallv has one exchange at a time", plan->in_flight);
     return 0;
@@ -275,6 +276,10 @@ static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why
             return -1;
     }
     make_config(plan, w);
+    if (w->fault && (afdep_fault_file_load(w->fault, &plan->faults, why, why_size) != 0 ||
+                     afdep_fault_file_check(&plan->faults, plan->ranks, 8 * plan->scenario.num_sms, why,
+                                            why_size) != 0))
+        return -1;
     plan->align = afdep_align_area_create(plan->ranks);
     return plan->align ? 0 : afdep_why(why, why_size, "no memory for %d ranks", plan->ranks);
 }
@@ -300,6 +305,7 @@ int afdep_bench_plan_parse(afdep_bench_plan_t *plan, int argc, char **argv, int 
 void afdep_bench_plan_free(afdep_bench_plan_t *plan)
 {
     free(plan->align);
+    afdep_fault_file_free(&plan->faults);
     afdep_trace_free(plan->trace);
     afdep_scenario_free(&plan->scenario);
 }

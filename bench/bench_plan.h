@@ -7,6 +7,7 @@
 #define AFDEP_BENCH_PLAN_H
 
 #include "bench/bench_align.h"
+#include "bench/lib/faults.h"
 #include "bench/lib/options.h"
 #include "bench/lib/scenario.h"
 #include "validate/workload.h"
@@ -38,6 +39,7 @@ typedef struct afdep_bench_plan {
     const int *tokens_per_source; /* [A], or NULL: every source has the cell's token count */
     const char *dump;             /* folder, or NULL */
     afdep_trace_t *trace;         /* of trace routing, else NULL */
+    afdep_fault_file_t faults;    /* of --fault; no rules without it */
     afdep_align_area_t *align;    /* where ranks that are threads meet */
     /* Storage of the fields above. */
     afdep_ints_t tokens_per_source_option;

@@ -58,6 +58,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->emulated = 0;
     arm->graph = 0; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->domains = "declared";
+    arm->fault = rank->plan->faults.json;
 }
 
 /* ---- The header -------------------------------------------------------------------------------------------------- */

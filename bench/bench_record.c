@@ -47,6 +47,20 @@ static int add_signals(cJSON *object, const afdep_bench_counts_t *counts)
            add(signals, "total", counts->total);
 }
 
+static int add_signals_by_rank(cJSON *object, const afdep_bench_counts_t *counts, int ranks)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, "signals_by_rank");
+    int done = list != NULL;
+    for (int r = 0; done && r < ranks; r++) {
+        cJSON *one = cJSON_CreateObject();
+        done = add(one, "rank", r) && add(one, "in", counts->in[r]) && add(one, "out", counts->out[r]) &&
+               cJSON_AddItemToArray(list, one);
+        if (!done)
+            cJSON_Delete(one);
+    }
+    return done;
+}
+
 int afdep_bench_record_add(cJSON *record, const afdep_bench_rank_t *rank, const afdep_bench_cell_t *cell)
 {
     cJSON *object = cJSON_CreateObject();
@@ -55,6 +69,7 @@ int afdep_bench_record_add(cJSON *record, const afdep_bench_rank_t *rank, const 
                add(object, "mean_us", cell->us.mean) && add(object, "p99_us", cell->us.p99) &&
                add(object, "skew_us", cell->skew_us) && add_samples(object, cell) &&
                add(object, "bytes_per_exchange", cell->counts.bytes) && add_signals(object, &cell->counts) &&
+               add_signals_by_rank(object, &cell->counts, rank->plan->ranks) &&
                add(object, "puts_per_exchange", cell->counts.puts);
     /* Unchecked is not the same as right. */
     if (done)

@@ -216,7 +216,7 @@ static int read_name(reading_t *r, const cJSON *value)
 /* Beside the screen that names it, else from the working directory. */
 static int read_scenario(reading_t *r, const cJSON *value)
 {
-    const char *name, *slash = strrchr(r->screen->file, '/');
+    const char *name = NULL, *slash = strrchr(r->screen->file, '/');
     if (read_text(r, value, &name) < 0)
         return -1;
     int folder = name[0] == '/' || !slash ? 0 : (int)(slash - r->screen->file) + 1;

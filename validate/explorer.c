@@ -29,6 +29,9 @@ static afdep_status_t resolve(afdep_explorer_t *e)
     afdep_status_t status = afdep_settings_resolve(&c, e->ranks, &e->settings);
     if (status == AFDEP_OK && e->explore.first_exchange)
         e->settings.first_exchange = e->explore.first_exchange;
+    e->worker_settings = e->settings;
+    if (e->explore.one_sided_stagger)
+        e->worker_settings.shape.stagger = !e->settings.shape.stagger;
     return status;
 }
 
@@ -36,7 +39,8 @@ static afdep_status_t make_rank(afdep_explorer_t *e, int rank)
 {
     afdep_explore_rank_t *r = &e->rank[rank];
     const afdep_scenario_t *s = e->explore.scenario;
-    afdep_status_t status = afdep_host_create(&e->settings, rank, &r->host);
+    const afdep_settings_t *settings = rank < s->ffn_ranks ? &e->worker_settings : &e->settings;
+    afdep_status_t status = afdep_host_create(settings, rank, &r->host);
     e->created = rank + 1;
     if (status != AFDEP_OK)
         return status;
@@ -68,6 +72,8 @@ afdep_explorer_t *afdep_explorer_create(const afdep_explore_case_t *explore, cha
         bytes[r] = afdep_segment_bytes(&e->settings.layout, &e->settings.shape, r);
     if (status == AFDEP_OK)
         status = afdep_sim_create(e->ranks, AFDEP_LANE_COUNT(e->settings.shape.channels), bytes, &e->sim);
+    if (status == AFDEP_OK)
+        afdep_sim_unorder(e->sim, explore->unordered);
     for (int r = 0; status == AFDEP_OK && r < e->ranks; r++)
         status = make_rank(e, r);
     if (status == AFDEP_OK)

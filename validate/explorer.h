@@ -29,6 +29,9 @@ typedef struct afdep_explore_case {
     int exchanges;           /* of one schedule, with no barrier between */
     int most_tokens;         /* 0: up to the capacity, edges of the channels included; else at most so many */
     uint64_t first_exchange; /* exchanges that count as done at open */
+    /* Negative controls. */
+    int unordered;        /* words land before the rows that they publish */
+    int one_sided_stagger; /* FFN ranks resolve another stagger than the sources, unagreed */
 } afdep_explore_case_t;
 
 typedef struct afdep_explorer afdep_explorer_t;

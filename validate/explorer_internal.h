@@ -36,6 +36,7 @@ typedef struct afdep_chooser {
 struct afdep_explorer {
     afdep_explore_case_t explore;
     afdep_settings_t settings;
+    afdep_settings_t worker_settings; /* of FFN ranks: the same, but for a one-sided control */
     afdep_sim_t *sim;
     int ranks, created;
     afdep_explore_rank_t rank[AFDEP_EXPLORE_RANKS];

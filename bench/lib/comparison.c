@@ -252,6 +252,11 @@ void afdep_comparison_free(afdep_comparison_t *comparison)
     comparison->median_us = NULL;
 }
 
+double afdep_comparison_at(const afdep_comparison_t *comparison, int arm, int token, int repeat)
+{
+    return *median_at(comparison, arm, token, repeat);
+}
+
 double afdep_comparison_median(const afdep_comparison_t *comparison, int arm, int token)
 {
     double *values = malloc((size_t)(comparison->repeats ? comparison->repeats : 1) * sizeof(*values));

@@ -54,6 +54,9 @@ int afdep_comparison_make(const cJSON *records, const char *baseline, afdep_comp
                           size_t why_size);
 void afdep_comparison_free(afdep_comparison_t *comparison);
 
+/* The median of one repeat's cell, in microseconds; NaN when not measured. */
+double afdep_comparison_at(const afdep_comparison_t *comparison, int arm, int token, int repeat);
+
 /* The median over the repeats of one cell, in microseconds; NaN when not measured. */
 double afdep_comparison_median(const afdep_comparison_t *comparison, int arm, int token);
 

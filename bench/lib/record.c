@@ -116,6 +116,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON_AddBoolToObject(json, "emulated", arm->emulated);
     cJSON_AddBoolToObject(json, "graph", arm->graph);
     cJSON_AddItemToObject(json, "domains", afdep_json_string(arm->domains));
+    if (arm->fault)
+        cJSON_AddItemToObject(json, "fault", cJSON_Duplicate(arm->fault, 1));
     return json;
 }
 
@@ -175,27 +177,27 @@ cJSON *afdep_record_number(double value)
 
 /* ---- Files ----------------------------------------------------------------------------------------------------- */
 
-static int write_all(int fd, const char *text, size_t size)
+static int write_all(int fd, const char *bytes, size_t size)
 {
     while (size > 0) {
-        ssize_t put = write(fd, text, size);
+        ssize_t put = write(fd, bytes, size);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
             return -1;
-        text += put;
+        bytes += put;
         size -= (size_t)put;
     }
     return 0;
 }
 
 /* For what cannot be replaced by a rename: pipes, terminals, /dev/stdout. */
-static int write_through(const char *file, const char *text, char *why, size_t why_size)
+static int write_through(const char *file, const char *bytes, size_t size, char *why, size_t why_size)
 {
     int fd = open(file, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return afdep_why(why, why_size, "%s: cannot be opened: %s", file, strerror(errno));
-    int failed = write_all(fd, text, strlen(text)) < 0 ? errno : 0;
+    int failed = write_all(fd, bytes, size) < 0 ? errno : 0;
     if (close(fd) < 0 && !failed)
         failed = errno;
     return failed ? afdep_why(why, why_size, "%s: cannot be written: %s", file, strerror(failed)) : 0;
@@ -230,13 +232,13 @@ static void sync_folder(const char *file)
     }
 }
 
-static int write_replacing(const char *file, const char *text, char *why, size_t why_size)
+static int write_replacing(const char *file, const char *bytes, size_t size, char *why, size_t why_size)
 {
     char name[PATH_MAX];
     int fd = open_beside(file, name, sizeof name);
     if (fd < 0)
         return afdep_why(why, why_size, "%s: cannot be created: %s", file, strerror(errno));
-    int failed = write_all(fd, text, strlen(text)) < 0 || fsync(fd) < 0 ? errno : 0;
+    int failed = write_all(fd, bytes, size) < 0 || fsync(fd) < 0 ? errno : 0;
     if (close(fd) < 0 && !failed)
         failed = errno;
     if (!failed && rename(name, file) < 0)
@@ -249,7 +251,7 @@ static int write_replacing(const char *file, const char *text, char *why, size_t
     return 0;
 }
 
-static int write_text(const char *file, const char *text, char *why, size_t why_size)
+int afdep_file_write(const char *file, const char *bytes, size_t size, char *why, size_t why_size)
 {
     struct stat status;
     char target[PATH_MAX];
@@ -257,9 +259,9 @@ static int write_text(const char *file, const char *text, char *why, size_t why_
     if (exists && S_ISDIR(status.st_mode))
         return afdep_why(why, why_size, "%s: cannot be written: it is a directory", file);
     if (strncmp(file, "/dev/", 5) == 0 || (exists && !S_ISREG(status.st_mode)))
-        return write_through(file, text, why, why_size);
+        return write_through(file, bytes, size, why, why_size);
     /* A symbolic link keeps pointing where it does: what it points at is replaced. */
-    return write_replacing(exists && realpath(file, target) ? target : file, text, why, why_size);
+    return write_replacing(exists && realpath(file, target) ? target : file, bytes, size, why, why_size);
 }
 
 int afdep_record_write(const char *file, const cJSON *record, char *why, size_t why_size)
@@ -272,7 +274,7 @@ int afdep_record_write(const char *file, const cJSON *record, char *why, size_t 
         return afdep_why(why, why_size, "%s: no memory to write it", file);
     }
     memcpy(text + size, "\n", 2);
-    int status = write_text(file, text, why, why_size);
+    int status = afdep_file_write(file, text, size + 1, why, why_size);
     free(text);
     return status;
 }

@@ -15,6 +15,7 @@ typedef struct afdep_arm {
     const char *dtype, *backend, *fabric;
     int emulated, graph;
     const char *domains; /* "declared" or "discovered" */
+    const cJSON *fault;  /* the faults injected, as their file has them; NULL: none */
 } afdep_arm_t;
 
 /* {"schema", "created", "command", "scenario", "arm", "native_tree", "build", "machine", "ranks"}. The caller adds its
@@ -32,6 +33,9 @@ char *afdep_command_line(int argc, char *const *argv);
 cJSON *afdep_record_number(double value);
 
 /* Writes to a temporary name beside `file`, syncs, renames. 0, or -1 with one line naming file and reason. */
+int afdep_file_write(const char *file, const char *bytes, size_t size, char *why, size_t why_size);
+
+/* The record as text, so written. */
 int afdep_record_write(const char *file, const cJSON *record, char *why, size_t why_size);
 
 /* A file's content parsed as JSON; NULL with one line naming file, and line and column where it stops being JSON. */

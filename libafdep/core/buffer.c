@@ -29,7 +29,8 @@ static const afdep_backend_t *find_backend(const char *name)
     return NULL;
 }
 
-/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. */
+/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own goes
+   before shm of that name: it may be shm with something around it. */
 static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
 {
     static const char *const not_built[] = { "sim", "fault", "peer", "nccl" };
@@ -38,10 +39,10 @@ static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, 
         *fabric = group->fabrics ? group->fabrics : &afdep_fabric_shm;
         return AFDEP_OK;
     }
-    if (strcmp(name, afdep_fabric_shm.name) == 0)
-        *fabric = &afdep_fabric_shm;
-    else if (group->fabrics && strcmp(name, group->fabrics->name) == 0)
+    if (group->fabrics && strcmp(name, group->fabrics->name) == 0)
         *fabric = group->fabrics;
+    else if (strcmp(name, afdep_fabric_shm.name) == 0)
+        *fabric = &afdep_fabric_shm;
     if (*fabric)
         return AFDEP_OK;
     if (strcmp(name, "mpi") == 0)

@@ -83,6 +83,10 @@ typedef struct afdep_fabric_ops {
     /* Monotonic nanoseconds; virtual in the simulator. */
     uint64_t (*now)(afdep_fabric_t *fabric);
 
+    /* Optional: an actor is about to be stepped, in the exchange-th exchange since opening (0: none yet). Decorators that
+       slow actors down have it, others leave it NULL. */
+    void (*before_step)(afdep_fabric_t *fabric, uint64_t exchange, const char *duty, int channel);
+
     /* This rank found nothing to do `rounds` times in a row: spin, yield or step others. */
     void (*idle)(afdep_fabric_t *fabric, unsigned rounds);
 
@@ -102,6 +106,7 @@ struct afdep_fabric {
     uint64_t bytes;                  /* its size */
     const uint64_t *peer_bytes;      /* [size]: every rank's segment size, exchanged and checked at open */
     afdep_peer_counters_t *counters; /* [size]: what this rank sent to each */
+    afdep_signal_kind_t kind;        /* of the signal being issued, for decorators that choose by it */
 };
 
 typedef struct afdep_fabric_args {
@@ -149,6 +154,7 @@ static inline afdep_status_t afdep_fabric_put(afdep_fabric_t *f, int lane, int p
 static inline afdep_status_t afdep_fabric_signal(afdep_fabric_t *f, afdep_signal_kind_t kind, int lane, int peer,
                                                  uint64_t offset, uint64_t old_value, uint64_t new_value)
 {
+    f->kind = kind;
     afdep_status_t status = f->ops->signal(f, lane, peer, offset, old_value, new_value);
     if (status == AFDEP_OK)
         f->counters[peer].signals[kind]++;
@@ -159,6 +165,7 @@ static inline afdep_status_t afdep_fabric_put_signal(afdep_fabric_t *f, afdep_si
                                                      uint64_t offset, const void *src, size_t bytes, uint64_t word,
                                                      uint64_t old_value, uint64_t new_value)
 {
+    f->kind = kind;
     afdep_status_t status = f->ops->put_signal(f, lane, peer, offset, src, bytes, word, old_value, new_value);
     if (status == AFDEP_OK) {
         f->counters[peer].puts++;

@@ -39,6 +39,7 @@ struct afdep_sim {
     unsigned char *arena;
     uint64_t arena_used, arena_limit;
     uint64_t now;
+    int unordered; /* put_signal puts last */
 };
 
 /* ---- Queues -------------------------------------------------------------------------------------------------- */
@@ -133,7 +134,12 @@ static afdep_status_t sim_signal(afdep_fabric_t *f, int lane, int peer, uint64_t
 static afdep_status_t sim_put_signal(afdep_fabric_t *f, int lane, int peer, uint64_t offset, const void *src,
                                      size_t bytes, uint64_t word, uint64_t old_value, uint64_t new_value)
 {
-    afdep_status_t status = sim_put(f, lane, peer, offset, src, bytes);
+    afdep_status_t status = AFDEP_OK;
+    if (((sim_fabric_t *)f)->sim->unordered) {
+        status = sim_signal(f, lane, peer, word, old_value, new_value);
+        return status == AFDEP_OK ? sim_put(f, lane, peer, offset, src, bytes) : status;
+    }
+    status = sim_put(f, lane, peer, offset, src, bytes);
     return status == AFDEP_OK ? sim_signal(f, lane, peer, word, old_value, new_value) : status;
 }
 
@@ -316,6 +322,11 @@ void afdep_sim_drop(afdep_sim_t *sim, int i)
 void afdep_sim_kill(afdep_sim_t *sim, int rank)
 {
     sim->dead[rank] = 1;
+}
+
+void afdep_sim_unorder(afdep_sim_t *sim, int unordered)
+{
+    sim->unordered = unordered;
 }
 
 void afdep_sim_advance(afdep_sim_t *sim, uint64_t ns)

@@ -44,6 +44,9 @@ void afdep_sim_drop(afdep_sim_t *sim, int i);
 /* From now on alive() says 0 for the rank. */
 void afdep_sim_kill(afdep_sim_t *sim, int rank);
 
+/* From now on a word that rides on a row lands before it: a missing release. For negative controls. */
+void afdep_sim_unorder(afdep_sim_t *sim, int unordered);
+
 /* Virtual time. */
 void afdep_sim_advance(afdep_sim_t *sim, uint64_t ns);
 

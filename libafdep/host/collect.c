@@ -22,6 +22,10 @@ static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int ch
         uint64_t lane = afdep_combine_index(h, actor->i, channel);
         if (p->sent[lane] == 0 && (direct || s->sparse_combine))
             continue;
+        if (AFDEP_PLANTED(COLLECT_CHANNEL_0) && channel != 0) {
+            p->combine_shadow[lane] = afdep_tail_advance(p->combine_shadow[lane], 1, p->sent[lane]);
+            continue;
+        }
         int peer = direct ? actor->i : afdep_ffn_rank(s, actor->i, h->rail);
         uint64_t tail = afdep_fabric_read(h->fabric,
                                           p->base + afdep_at_combine_tail(&h->layout->attention, s, actor->i, channel));
@@ -109,7 +113,7 @@ static afdep_status_t check_collect(afdep_host_t *h, const afdep_collect_t *c, a
     if (h->finished == h->started)
         return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
                           (unsigned long long)h->finished);
-    const afdep_plane_t *p = &h->planes[afdep_plane_index(h->shape, h->finished + 1)];
+    const afdep_plane_t *p = afdep_host_plane(h, h->finished + 1);
     int view = c->view && h->shape->protocol == AFDEP_PROTOCOL_DIRECT && h->shape->ffn_ranks == 1;
     if (!c->out && !view && p->tokens > 0)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is NULL with %d tokens%s", p->tokens,

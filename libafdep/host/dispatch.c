@@ -85,6 +85,17 @@ static void plan(afdep_host_t *h, const afdep_dispatch_t *d)
     }
 }
 
+/* Planted variants only: whether a target got rows in the exchange before, on this plane. */
+static int was_served(const afdep_host_t *h, int target)
+{
+#ifdef AFDEP_PLANT
+    return (h->plane->served_before >> target & 1) != 0;
+#else
+    (void)h, (void)target;
+    return 1;
+#endif
+}
+
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
 
 static void build_row(const afdep_host_t *h, unsigned char *row, int token)
@@ -127,6 +138,8 @@ static afdep_status_t direct_step(afdep_host_t *h, afdep_actor_t *actor)
 {
     afdep_plane_t *p = h->plane;
     int target = actor->channel, stride = targets_stride(h), budget = ROWS_A_STEP;
+    if (AFDEP_PLANTED(SILENT_NOT_AWAITED) && !was_served(h, target))
+        actor->left = 1;
     if (!actor->left) {
         uint64_t at = p->base + afdep_at_witness(&h->layout->attention, target);
         uint64_t answer = afdep_fabric_read(h->fabric, at);
@@ -189,8 +202,12 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
     afdep_plane_t *p = h->plane;
     uint32_t step = (uint32_t)s->in_flight;
     for (; s->sparse_combine && actor->i < (int)h->targets; actor->i++) {
+        if (AFDEP_PLANTED(NO_WITNESS) || (AFDEP_PLANTED(WITNESS_SERVED) && !was_served(h, actor->i)))
+            continue;
         uint64_t witness = afdep_fabric_read(h->fabric, p->base + afdep_at_witness(&h->layout->attention, actor->i));
         afdep_word_state_t state = afdep_tag_state(witness, (uint32_t)h->exchange - step, step);
+        if (AFDEP_PLANTED(WITNESS_SERVED) && state == AFDEP_WORD_BROKEN)
+            state = AFDEP_WORD_WAIT; /* its words skip exchanges */
         if (state == AFDEP_WORD_WAIT)
             return afdep_host_wait(actor, rail_peer(h, actor->i), "the done witness of an earlier exchange");
         if (state == AFDEP_WORD_BROKEN)
@@ -360,6 +377,12 @@ afdep_status_t afdep_host_begin_dispatch(afdep_host_t *h, const afdep_dispatch_t
     h->gate = 0;
     h->bad_route.found = 0;
     plan(h, dispatch);
+#ifdef AFDEP_PLANT
+    h->plane->served_before = h->plane->served;
+    h->plane->served = 0;
+    for (uint32_t lane = 0; lane < h->targets * h->combine_channels; lane++)
+        h->plane->served |= (uint64_t)(h->plane->sent[lane] > 0) << lane / h->combine_channels;
+#endif
     add_actors(h);
     return AFDEP_OK;
 }

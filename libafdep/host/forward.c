@@ -46,6 +46,8 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
         uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(&h->layout->ffn, source));
         afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
         int rank = afdep_source_rank(s, source, h->rail);
+        if (AFDEP_PLANTED(UNTAGGED_COUNT) || (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
+            state = AFDEP_WORD_READY;
         if (state == AFDEP_WORD_WAIT) {
             waits_for = rank;
             continue;
@@ -293,7 +295,7 @@ afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor)
                                                            "room in its queue")
                                          : status;
     }
-    uint32_t step = 2 * (uint32_t)s->in_flight;
+    uint32_t step = (AFDEP_PLANTED(ONE_FORWARD_WORD) ? 1 : 2) * (uint32_t)s->in_flight;
     int parity = afdep_plane_parity(s, h->exchange);
     for (; actor->i < s->ranks_per_domain; actor->i++) {
         if (actor->i == h->rail) {

@@ -26,6 +26,7 @@
 #include "numerics/numerics.h"
 #include "protocol/channel.h"
 #include "protocol/layout.h"
+#include "protocol/planted.h"
 #include "protocol/word.h"
 
 typedef struct afdep_host afdep_host_t;
@@ -72,6 +73,9 @@ typedef struct afdep_plane {
     uint64_t peer_ffn, peer_attention; /* the same in an FFN rank's and an Attention rank's segment */
     int32_t bucket;
     int32_t tokens; /* Attention: T */
+#ifdef AFDEP_PLANT
+    uint64_t served, served_before; /* bits: targets that got rows in this exchange, and in the one before */
+#endif
 
     /* Attention */
     int32_t *ids;             /* [capacity][K]: as sent, invalid ones -1 */
@@ -229,6 +233,12 @@ const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *
 const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint32_t token, int *count);
 
 /* ---- Small things several duties need ------------------------------------------------------------------------ */
+
+/* The plane of an exchange. */
+static inline afdep_plane_t *afdep_host_plane(afdep_host_t *h, uint64_t exchange)
+{
+    return &h->planes[AFDEP_PLANTED(ONE_PLANE) ? 0 : afdep_plane_index(h->shape, exchange)];
+}
 
 static inline unsigned char *afdep_host_own(const afdep_host_t *h, uint64_t offset)
 {

@@ -138,9 +138,10 @@ static void fill(uint64_t *words, uint64_t count, uint64_t value)
 static void first_forward_words(const afdep_host_t *h, int g, uint64_t *words, uint64_t pairs)
 {
     uint64_t n = first_on_plane(h, g), step = (uint64_t)h->shape->in_flight;
+    uint64_t back = AFDEP_PLANTED(ONE_FORWARD_WORD) ? 1 : 2;
     int parity = afdep_plane_parity(h->shape, n);
     for (uint64_t i = 0; i < pairs; i++) {
-        words[2 * i + (uint64_t)parity] = afdep_word((uint32_t)(n - 2 * step), 0);
+        words[2 * i + (uint64_t)parity] = afdep_word((uint32_t)(n - back * step), 0);
         words[2 * i + (uint64_t)!parity] = afdep_word((uint32_t)(n - step), 0);
     }
 }

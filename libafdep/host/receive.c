@@ -250,6 +250,15 @@ static void place_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
     h->ops->fan_out(copies, (int)arrival->rows, row, f->payload_bytes);
 }
 
+/* Planted variant only: whether a source sent this rank rows in this exchange. */
+static int has_served(const afdep_host_t *h, int source)
+{
+    uint32_t rows = 0;
+    for (int c = 0; c < h->shape->channels; c++)
+        rows += h->plane->taken[source * h->shape->channels + c];
+    return rows > 0;
+}
+
 /* Witness or answer to each source this rank answers (actor->i: the next). */
 static afdep_status_t send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
 {
@@ -263,6 +272,8 @@ static afdep_status_t send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
     int target = direct ? h->rank : h->domain;
     for (; actor->i < (int)h->sources; actor->i++) {
         int peer = direct ? s->ffn_ranks + actor->i : afdep_source_rank(s, actor->i, h->rail);
+        if (AFDEP_PLANTED(WITNESS_SERVED) && !direct && !has_served(h, actor->i))
+            continue;
         afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer,
                                                     p->peer_attention + afdep_at_witness(&h->layout->attention, target),
                                                     before, value);
@@ -270,6 +281,12 @@ static afdep_status_t send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
     }
     return AFDEP_DONE;
+}
+
+/* Planted variant only: the witnesses go out as soon as channel 0 is forwarded. */
+static afdep_status_t early_witness_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    return h->plane->pending[0] > 0 ? AFDEP_AGAIN : send_witnesses(h, actor);
 }
 
 /* place: lays rows out (actor->rows: the next arrival), then sends the witnesses. */
@@ -281,7 +298,7 @@ static afdep_status_t place_step(afdep_host_t *h, afdep_actor_t *actor)
             return AFDEP_OK;
         place_arrival(h, &p->arrivals[actor->rows++]);
     }
-    return send_witnesses(h, actor);
+    return AFDEP_PLANTED(WITNESS_CHANNEL_0) ? AFDEP_DONE : send_witnesses(h, actor);
 }
 
 /* receive: joins, lists, counts; then becomes place. */
@@ -376,6 +393,8 @@ afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receiv
     memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
     if (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
         afdep_host_add_forward(h);
+    if (AFDEP_PLANTED(WITNESS_CHANNEL_0) && h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
+        afdep_host_add(h, early_witness_step, "receive", -1);
     afdep_host_add(h, receive_step, "receive", -1);
     return AFDEP_OK;
 }

@@ -21,7 +21,7 @@ void afdep_host_begin(afdep_host_t *h, const char *call_name, uint64_t exchange,
     h->call_name = call_name;
     h->then = then;
     h->exchange = exchange;
-    h->plane = &h->planes[afdep_plane_index(h->shape, exchange)];
+    h->plane = afdep_host_plane(h, exchange);
     h->actor_count = 0;
 }
 
@@ -86,7 +86,7 @@ afdep_status_t afdep_host_look(afdep_host_t *h)
             continue;
         afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(word);
         int culprit = (int)afdep_word_low(word) - 1;
-        if (status == AFDEP_ERR_PEER)
+        if (status == AFDEP_ERR_PEER && culprit >= 0)
             status = afdep_fail(AFDEP_ERR_PEER, "rank %d is dead, says rank %d", culprit, peer);
         else if (culprit >= 0)
             status = afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s about rank %d", peer,
@@ -183,13 +183,21 @@ static afdep_status_t wait_a_round(afdep_host_t *h, patience_t *p)
     return AFDEP_OK;
 }
 
+/* One step of one actor, of which the fabric is told where it asked for that. */
+static inline afdep_status_t step_one(afdep_host_t *h, afdep_actor_t *actor)
+{
+    if (h->fabric->ops->before_step)
+        h->fabric->ops->before_step(h->fabric, h->exchange - h->opened_at, actor->duty, actor->channel);
+    return actor->step(h, actor);
+}
+
 /* Steps every actor once; finished ones leave. */
 static afdep_status_t step_all(afdep_host_t *h, int *moved)
 {
     int kept = 0;
     for (int i = 0; i < h->actor_count; i++) {
         afdep_actor_t *actor = &h->actors[i];
-        afdep_status_t status = actor->step(h, actor);
+        afdep_status_t status = step_one(h, actor);
         if (status < 0)
             return status;
         if (status != AFDEP_AGAIN)
@@ -253,7 +261,7 @@ afdep_status_t afdep_host_step(afdep_host_t *h, int index, afdep_status_t *resul
 {
     afdep_status_t status = AFDEP_DONE;
     if (index < h->actor_count) {
-        status = h->actors[index].step(h, &h->actors[index]);
+        status = step_one(h, &h->actors[index]);
         if (status < 0) {
             *result = fail_run(h, status);
             return AFDEP_DONE;
@@ -284,8 +292,9 @@ afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, in
 afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *actor, int peer, const char *what,
                                         uint64_t value)
 {
-    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s: rank %d sent %s %llu and the bucket here "
-                      "is %d: all ranks of an exchange must be given the same bucket", h->rank, h->call_name,
+    return afdep_fail(AFDEP_ERR_PROTOCOL,
+                      "rank %d in %s of exchange %llu, %s: rank %d sent %s %llu and the bucket here is %d: all ranks of "
+                      "an exchange must be given the same bucket", h->rank, h->call_name,
                       (unsigned long long)h->exchange, actor->duty, peer, what, (unsigned long long)value,
                       h->plane->bucket);
 }

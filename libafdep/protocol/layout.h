@@ -16,6 +16,7 @@
 #define AFDEP_PROTOCOL_LAYOUT_H
 
 #include "protocol/channel.h"
+#include "protocol/planted.h"
 #include "protocol/row.h"
 #include "protocol/shape.h"
 
@@ -81,6 +82,8 @@ AFDEP_HD int afdep_plane_index(const afdep_shape_t *s, uint64_t exchange)
 /* Which of the two entries of a forward word exchange `exchange` uses: by parity within its plane. */
 AFDEP_HD int afdep_plane_parity(const afdep_shape_t *s, uint64_t exchange)
 {
+    if (AFDEP_PLANTED(ONE_FORWARD_WORD))
+        return 0;
     return (int)((exchange - 1) / (uint64_t)s->in_flight & 1);
 }
 

@@ -6,6 +6,7 @@
 #ifndef AFDEP_PROTOCOL_WORD_H
 #define AFDEP_PROTOCOL_WORD_H
 
+#include "protocol/planted.h"
 #include "protocol/shape.h"
 
 AFDEP_HD uint64_t afdep_word(uint32_t high, uint32_t low)
@@ -27,6 +28,8 @@ AFDEP_HD uint32_t afdep_word_low(uint64_t word)
    half would read as a finish. */
 AFDEP_HD uint64_t afdep_tail_advance(uint64_t tail, uint32_t finishes, uint32_t tokens)
 {
+    if (AFDEP_PLANTED(TAIL_CARRIES))
+        return tail + afdep_word(finishes, tokens);
     return afdep_word(afdep_word_high(tail) + finishes, afdep_word_low(tail) + tokens);
 }
 

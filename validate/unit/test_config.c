@@ -199,7 +199,8 @@ static void test_bad_environment(void **state)
 {
     (void)state;
     afdep_config_t c = plain();
-    static const char *const numbers[] = { "x", "1x", "1.5", "99999999999999999999999", "-99999999999999999999999", "-1" };
+    static const char *const numbers[] = { "x",  "1x", "1.5", "99999999999999999999999", "-99999999999999999999999",
+                                           "-1" };
     for (const afdep_setting_t *row = afdep_settings_table; row->name; row++) {
         if (!row->environment || row->type == AFDEP_SETTING_TEXT)
             continue;
@@ -649,7 +650,7 @@ static void cell_of(const char *line, int n, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)length, at);
 }
 
-/* Every row of the table has its line, with its variable, default and bounds; and no line speaks of what is not there. */
+/* Every row of the table has its line, with its variable, default and bounds; no line speaks of what is not there. */
 static void test_document(void **state)
 {
     (void)state;

@@ -107,7 +107,7 @@ static const region_t *find(const region_t *r, int count, const char *name)
     return NULL;
 }
 
-/* The last place of an index must end where the region's own count ends (it is the last), and the first be the start. */
+/* The last place of an index must end inside of the region, and the first be its start. */
 static void check_span(const region_t *r, uint64_t first, uint64_t last, uint64_t bytes, uint64_t align)
 {
     if (first != r->start || last + bytes > r->start + r->bytes || last < first || last % align != 0)
@@ -122,7 +122,8 @@ static void check_ffn_offsets(const region_t *r, int n, const afdep_layout_t *l,
     int a = s->attention_ranks - 1, sd = s->attention_domains - 1, d = s->ranks_per_domain - 1, c = s->channels - 1;
     int last = s->capacity - 1;
     uint64_t row = l->row.bytes, reply = l->row.reply_bytes;
-    check_span(find(r, n, "count words"), afdep_at_count_word(p, 0), afdep_at_count_word(p, is_direct(s) ? a : sd), 8, 8);
+    check_span(find(r, n, "count words"), afdep_at_count_word(p, 0), afdep_at_count_word(p, is_direct(s) ? a : sd), 8,
+               8);
     if (is_direct(s)) {
         check_span(find(r, n, "inbox"), afdep_at_direct_row(p, l, s, 0, 0), afdep_at_direct_row(p, l, s, a, last), row,
                    128);
@@ -141,8 +142,8 @@ static void check_ffn_offsets(const region_t *r, int n, const afdep_layout_t *l,
         return;
     check_span(find(r, n, "domain inbox"), afdep_at_domain_row(p, l, s, 0, 0, 0),
                afdep_at_domain_row(p, l, s, d, sd, last), row, 128);
-    check_span(find(r, n, "partials"), afdep_at_partial(p, l, s, 0, 0, 0), afdep_at_partial(p, l, s, d, sd, last), reply,
-               128);
+    check_span(find(r, n, "partials"), afdep_at_partial(p, l, s, 0, 0, 0), afdep_at_partial(p, l, s, d, sd, last),
+               reply, 128);
 }
 
 static void check_attention_offsets(const region_t *r, int n, const afdep_layout_t *l, const afdep_plane_layout_t *p,
@@ -150,8 +151,8 @@ static void check_attention_offsets(const region_t *r, int n, const afdep_layout
 {
     int target = (is_direct(s) ? s->ffn_ranks : s->ffn_domains) - 1, c = is_direct(s) ? 0 : s->channels - 1;
     check_span(find(r, n, "witness words"), afdep_at_witness(p, 0), afdep_at_witness(p, target), 8, 8);
-    check_span(find(r, n, "combine tails"), afdep_at_combine_tail(p, s, 0, 0), afdep_at_combine_tail(p, s, target, c), 8,
-               8);
+    check_span(find(r, n, "combine tails"), afdep_at_combine_tail(p, s, 0, 0), afdep_at_combine_tail(p, s, target, c),
+               8, 8);
     check_span(find(r, n, "combine rows"), afdep_at_combine_row(p, l, s, 0, 0),
                afdep_at_combine_row(p, l, s, target, s->capacity - 1), l->row.reply_bytes, 128);
 }
@@ -163,7 +164,8 @@ static void check_segment(const afdep_layout_t *l, const afdep_plane_layout_t *p
     /* The fabric's own bytes, then every rank's two words. */
     assert_true(afdep_closing_word(0) >= AFDEP_CONTROL_FABRIC_BYTES);
     assert_true(afdep_failure_word(s->ranks - 1) + 8 <= l->control_bytes);
-    assert_true(afdep_closing_word(1) >= afdep_failure_word(0) + 8 && afdep_failure_word(0) >= afdep_closing_word(0) + 8);
+    assert_true(afdep_failure_word(0) >= afdep_closing_word(0) + 8);
+    assert_true(afdep_closing_word(1) >= afdep_failure_word(0) + 8);
     for (int g = 0; g < s->in_flight; g++) {
         uint64_t start = afdep_plane_start(l, p, g);
         assert_true(start % 4096 == 0 && start >= l->control_bytes + (uint64_t)g * p->bytes);
@@ -200,7 +202,8 @@ static void test_regions(void **state)
     static const int topologies[][3] = { { 1, 1, 2 },  { 1, 1, 1 },  { 2, 3, 5 },   { 2, 4, 2 },  { 4, 20, 2 },
                                          { 8, 16, 4 }, { 2, 22, 2 }, { 3, 5, 1 },   { 7, 1, 8 },  { 4, 4, 8 },
                                          { 4, 20, 4 }, { 1, 13, 1 }, { 16, 48, 16 },
-                                         /* small regions larger than a page */ { 1024, 2048, 1024 }, { 300, 900, 1200 } };
+                                         /* the small regions larger than a page: */
+                                         { 1024, 2048, 1024 }, { 300, 900, 1200 } };
     static const int capacities[] = { 1, 7, 8, 9, 191, 192, 193, 2048 };
     static const int sms[] = { 1, 2, 24 };
     for (size_t t = 0; t < sizeof(topologies) / sizeof(topologies[0]); t++)

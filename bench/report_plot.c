@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One gnuplot script for each picture: the data, then the same drawing twice, for SVG and for PNG. gnuplot works in a
+ * folder of its own and knows no other names; what it drew is copied out whole.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "bench/report_plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/lib/record.h"
+#include "bench/lib/run.h"
+#include "bench/lib/why.h"
+
+#define GNUPLOT_S 60
+#define PICTURE_BYTES_MAX ((size_t)64 << 20)
+#define STYLES 8
+#define PANELS_ABREAST 4
+
+static const char *const names[] = { "latency", "change", "signals", "ranks" };
+static const char *const captions[] = {
+    "Round trip of an exchange: median over the repeats, against tokens per Attention rank; bars reach from the fastest "
+    "to the slowest repeat. Both axes are logarithmic.",
+    "Paired change against the baseline: geometric mean over the repeats with its 95% interval. Below zero is faster; an "
+    "interval that crosses zero shows no difference.",
+    "Signals of one exchange at the busiest FFN rank, in at dispatch and out at combine.",
+    "Signals of one exchange at each rank, received and sent, by arm and tokens per Attention rank.",
+};
+
+/* ---- What the set holds ---------------------------------------------------------------------------------------- */
+
+static const cJSON *get(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+static double signals_of(const afdep_comparison_t *c, int arm, int token)
+{
+    return afdep_cell_number(afdep_benchmark_cell(c->first[arm], c->tokens[token]), "signals_per_exchange", "total");
+}
+
+/* Received and sent; NaN when the record does not say. */
+static double signals_of_rank(const afdep_comparison_t *c, int arm, int token, int rank)
+{
+    const cJSON *cell = afdep_benchmark_cell(c->first[arm], c->tokens[token]);
+    const cJSON *one = cJSON_GetArrayItem(get(cell, "signals_by_rank"), rank);
+    return afdep_cell_number(one, "in", NULL) + afdep_cell_number(one, "out", NULL);
+}
+
+static int ranks_of(const afdep_comparison_t *c)
+{
+    int most = 0;
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++) {
+            const cJSON *cell = afdep_benchmark_cell(c->first[arm], c->tokens[token]);
+            int count = cJSON_GetArraySize(get(cell, "signals_by_rank"));
+            most = count > most ? count : most;
+        }
+    return most;
+}
+
+static int some_signals(const afdep_comparison_t *c)
+{
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++)
+            if (signals_of(c, arm, token) > 0)
+                return 1;
+    return 0;
+}
+
+int afdep_picture_possible(const afdep_report_set_t *set, afdep_picture_kind_t kind)
+{
+    const afdep_comparison_t *c = &set->comparison;
+    if (c->arms == 0 || c->tokens[c->token_counts - 1] < 1)
+        return 0;
+    switch (kind) {
+    case AFDEP_PICTURE_CHANGE:
+        return c->baseline >= 0 && c->arms > 1;
+    case AFDEP_PICTURE_SIGNALS:
+        return some_signals(c);
+    case AFDEP_PICTURE_RANKS:
+        return ranks_of(c) > 0 && some_signals(c);
+    default:
+        return 1;
+    }
+}
+
+/* ---- Pieces of scripts ----------------------------------------------------------------------------------------- */
+
+/* In single quotes, where gnuplot reads nothing but the quote itself. */
+static void quote(FILE *out, const char *text)
+{
+    fputc('\'', out);
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputc('\'', out);
+        fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
+    }
+    fputc('\'', out);
+}
+
+static void number(FILE *out, double value)
+{
+    if (isfinite(value))
+        fprintf(out, " %.9g", value);
+    else
+        fputs(" NaN", out);
+}
+
+static void styles(FILE *out)
+{
+    static const char *const colours[STYLES] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7",
+                                                 "#E69F00", "#56B4E9", "#000000", "#7F7F7F" };
+    static const int points[STYLES] = { 7, 5, 9, 13, 6, 4, 8, 12 }, dashes[STYLES] = { 1, 2, 4, 5, 3, 2, 4, 5 };
+    for (int i = 0; i < STYLES; i++)
+        fprintf(out, "set linetype %d lc rgb '%s' lw 2 pt %d ps 1.1 dt %d\n", i + 1, colours[i], points[i], dashes[i]);
+    fprintf(out, "set linetype cycle %d\n", STYLES);
+}
+
+static void frame(FILE *out, const afdep_report_set_t *set, const char *what)
+{
+    char title[512];
+    const cJSON *scenario = get(get(set->comparison.first[0], "scenario"), "name");
+    const cJSON *arm = get(set->comparison.first[0], "arm");
+    const cJSON *backend = get(arm, "backend");
+    snprintf(title, sizeof(title), "%s: %s, %s%s", what, cJSON_IsString(scenario) ? scenario->valuestring : "?",
+             cJSON_IsString(backend) ? backend->valuestring : "?",
+             cJSON_IsTrue(get(arm, "emulated")) ? ", emulated" : "");
+    fputs("set encoding utf8\nset title ", out);
+    quote(out, title);
+    fputs(" noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#dddddd' lw 1 dt 1\n"
+          "set key outside below center horizontal noenhanced samplen 4\n",
+          out);
+}
+
+/* The token counts themselves, on a scale of powers of two. */
+static void token_axis(FILE *out, const afdep_comparison_t *c)
+{
+    int first = 0;
+    while (c->tokens[first] < 1)
+        first++;
+    fputs("set xlabel 'tokens per Attention rank'\nset logscale x 2\nset xtics (", out);
+    for (int token = first; token < c->token_counts; token++)
+        fprintf(out, "%s'%d' %d", token > first ? "," : "", c->tokens[token], c->tokens[token]);
+    fprintf(out, ")\nset xrange [%g:%g]\n", c->tokens[first] / 1.25, c->tokens[c->token_counts - 1] * 1.25);
+}
+
+/* Tics at 1, 2, 5 of each power of ten while there is room for them, else at the powers. */
+static void log_axis(FILE *out, double low, double high)
+{
+    static const double steps[] = { 1, 2, 5 };
+    int count = high / low > 3000 ? 1 : 3, any = 0;
+    fputs("set logscale y 10\nset ytics (", out);
+    for (double power = pow(10, floor(log10(low)) - 1); power < high * 10; power *= 10)
+        for (int i = 0; i < count; i++)
+            if (power * steps[i] >= low / 2 && power * steps[i] <= high * 2)
+                fprintf(out, "%s'%g' %g", any++ ? "," : "", power * steps[i], power * steps[i]);
+    fprintf(out, ")\nset yrange [%g:%g]\n", low / 1.3, high * 1.3);
+}
+
+static void widen(double value, double *low, double *high)
+{
+    if (!(value > 0) || !isfinite(value))
+        return;
+    *low = value < *low ? value : *low;
+    *high = value > *high ? value : *high;
+}
+
+/* ---- Latency --------------------------------------------------------------------------------------------------- */
+
+static void latency_data(FILE *out, const afdep_comparison_t *c)
+{
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "$arm%d << EOD\n", arm);
+        for (int token = 0; token < c->token_counts; token++) {
+            double low = INFINITY, high = 0;
+            for (int repeat = 0; repeat < c->repeats; repeat++)
+                widen(afdep_comparison_at(c, arm, token, repeat), &low, &high);
+            if (high == 0)
+                continue;
+            fprintf(out, "%d", c->tokens[token]);
+            number(out, afdep_comparison_median(c, arm, token));
+            number(out, low);
+            number(out, high);
+            fputc('\n', out);
+        }
+        fputs("EOD\n", out);
+    }
+}
+
+static void latency_drawing(FILE *out, const afdep_report_set_t *set)
+{
+    const afdep_comparison_t *c = &set->comparison;
+    double low = INFINITY, high = 0;
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++)
+            for (int repeat = 0; repeat < c->repeats; repeat++)
+                widen(afdep_comparison_at(c, arm, token, repeat), &low, &high);
+    frame(out, set, "Round trip");
+    token_axis(out, c);
+    log_axis(out, low, high);
+    fputs("set ylabel 'round trip, median (µs)'\nplot ", out);
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "%s$arm%d using 1:2:3:4 with yerrorlines lt %d title ", arm ? ", " : "", arm, arm % STYLES + 1);
+        quote(out, c->names[arm]);
+    }
+    fputc('\n', out);
+}
+
+/* ---- Change ---------------------------------------------------------------------------------------------------- */
+
+static void change_data(FILE *out, const afdep_comparison_t *c)
+{
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "$arm%d << EOD\n", arm);
+        for (int token = 0; token < c->token_counts; token++) {
+            afdep_paired_t paired = afdep_comparison_pair(c, arm, token);
+            if (paired.repeats == 0)
+                continue;
+            int one = paired.repeats == 1;
+            fprintf(out, "%d", c->tokens[token]);
+            number(out, paired.change_pct);
+            number(out, one ? paired.change_pct : paired.change_low_pct);
+            number(out, one ? paired.change_pct : paired.change_high_pct);
+            fputc('\n', out);
+        }
+        fputs("EOD\n", out);
+    }
+}
+
+/* So that one wide interval does not flatten all others; bars may then leave the frame. */
+static void change_range(FILE *out, const afdep_comparison_t *c)
+{
+    double low = -1, high = 1, most = 20;
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; arm != c->baseline && token < c->token_counts; token++) {
+            afdep_paired_t paired = afdep_comparison_pair(c, arm, token);
+            if (paired.repeats == 0)
+                continue;
+            most = fmax(most, fabs(paired.change_pct));
+            low = fmin(low, paired.repeats > 1 ? paired.change_low_pct : paired.change_pct);
+            high = fmax(high, paired.repeats > 1 ? paired.change_high_pct : paired.change_pct);
+        }
+    high = fmin(high, 1.5 * most);
+    fprintf(out, "set yrange [%g:%g]\n", low - 0.08 * (high - low), high + 0.08 * (high - low));
+}
+
+static void change_drawing(FILE *out, const afdep_report_set_t *set)
+{
+    const afdep_comparison_t *c = &set->comparison;
+    int place = 0, first = 1;
+    frame(out, set, "Paired change");
+    token_axis(out, c);
+    fputs("unset logscale y\nset ytics autofreq\n", out);
+    change_range(out, c);
+    fputs("set ylabel ", out);
+    quote(out, "change of the round trip, 95% interval (%)");
+    fputs("\nset xzeroaxis lt -1 lw 2 dt 1\nset bars 1.5\nplot ", out);
+    for (int arm = 0; arm < c->arms; arm++) {
+        if (arm == c->baseline)
+            continue;
+        /* Beside each other, not on top. */
+        double beside = pow(2, 0.12 * (place++ - (c->arms - 2) / 2.0));
+        char title[256];
+        snprintf(title, sizeof(title), "%s against %s", c->names[arm], c->names[c->baseline]);
+        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d dt 1 title ", first ? "" : ", ", arm, beside,
+                arm % STYLES + 1);
+        quote(out, title);
+        first = 0;
+    }
+    fputc('\n', out);
+}
+
+/* ---- Signals --------------------------------------------------------------------------------------------------- */
+
+static void signals_data(FILE *out, const afdep_comparison_t *c)
+{
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "$arm%d << EOD\n", arm);
+        for (int token = 0; token < c->token_counts; token++)
+            if (signals_of(c, arm, token) > 0)
+                fprintf(out, "%d %.9g\n", c->tokens[token], signals_of(c, arm, token));
+        fputs("EOD\n", out);
+    }
+}
+
+static void signals_drawing(FILE *out, const afdep_report_set_t *set)
+{
+    const afdep_comparison_t *c = &set->comparison;
+    double low = INFINITY, high = 0;
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++)
+            widen(signals_of(c, arm, token), &low, &high);
+    frame(out, set, "Signals");
+    token_axis(out, c);
+    log_axis(out, low, high);
+    fputs("set ylabel 'signals per exchange, busiest FFN rank'\nplot ", out);
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "%s$arm%d using 1:2 with linespoints lt %d title ", arm ? ", " : "", arm, arm % STYLES + 1);
+        quote(out, c->names[arm]);
+    }
+    fputc('\n', out);
+}
+
+/* ---- Heat map of ranks ----------------------------------------------------------------------------------------- */
+
+static void ranks_data(FILE *out, const afdep_comparison_t *c)
+{
+    int ranks = ranks_of(c);
+    for (int arm = 0; arm < c->arms; arm++) {
+        fprintf(out, "$arm%d << EOD\n", arm);
+        for (int rank = 0; rank < ranks; rank++)
+            for (int token = 0; token < c->token_counts; token++) {
+                double signals = signals_of_rank(c, arm, token, rank);
+                fprintf(out, "%d %d", token, rank);
+                number(out, signals > 0 ? signals : NAN);
+                fputc('\n', out);
+            }
+        fputs("EOD\n", out);
+    }
+}
+
+static void ranks_colours(FILE *out, const afdep_comparison_t *c)
+{
+    double low = INFINITY, high = 0;
+    int ranks = ranks_of(c);
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++)
+            for (int rank = 0; rank < ranks; rank++)
+                widen(signals_of_rank(c, arm, token, rank), &low, &high);
+    /* Cividis: as even for colour-blind eyes as for others. */
+    fprintf(out,
+            "set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n"
+            "set logscale cb 10\nset format cb '%%g'\nset cbrange [%g:%g]\n",
+            low, high > low ? high : low * 10);
+}
+
+/* How far apart labelled ranks are. */
+static int rank_step(int ranks)
+{
+    int step = 1;
+    while (ranks / step > 24)
+        step *= 2;
+    return step;
+}
+
+static void ranks_drawing(FILE *out, const afdep_report_set_t *set)
+{
+    const afdep_comparison_t *c = &set->comparison;
+    int ranks = ranks_of(c), abreast = c->arms < PANELS_ABREAST ? c->arms : PANELS_ABREAST;
+    int rows = (c->arms + abreast - 1) / abreast;
+    const cJSON *ffn = get(get(get(c->first[0], "scenario"), "topology"), "ffn_ranks");
+    frame(out, set, "Signals by rank");
+    ranks_colours(out, c);
+    fprintf(out, "unset title\nset border 15\nunset grid\nunset key\nset xrange [-0.5:%d.5]\nset yrange [%d.5:-0.5]\n"
+                 "set xtics rotate by -90 font ',10' (", c->token_counts - 1, ranks - 1);
+    for (int token = 0; token < c->token_counts; token++)
+        fprintf(out, "%s'%d' %d", token ? "," : "", c->tokens[token], token);
+    fprintf(out, ")\nset ytics font ',%d' 0,%d\n", rows > 1 ? 8 : 10, rank_step(ranks) * (rows > 1 ? 2 : 1));
+    if (cJSON_IsNumber(ffn) && ffn->valuedouble < ranks)
+        fprintf(out, "set arrow 1 from graph 0, first %g to graph 1, first %g nohead front lc rgb '#D55E00' lw 2\n",
+                ffn->valuedouble - 0.5, ffn->valuedouble - 0.5);
+    fprintf(out, "set multiplot layout %d,%d margins 0.09,0.86,0.13,0.91 spacing 0.02,0.17\n", rows, abreast);
+    fputs("set label 10 'signals per exchange, in and out' at screen 0.985,0.52 rotate by 90 center\n"
+          "set label 11 'tokens per Attention rank' at screen 0.475,0.025 center\n",
+          out);
+    fputs("set label 12 'rank (FFN ranks above the line)' at screen 0.02,0.52 rotate by 90 center\n", out);
+    fputs("set colorbox user origin 0.88,0.13 size 0.02,0.78\n", out);
+    for (int arm = 0; arm < c->arms; arm++) {
+        fputs("set title ", out);
+        quote(out, c->names[arm]);
+        fprintf(out, " noenhanced font ',%d'\nset format y '%s'\n", c->arms > 3 ? 9 : 12, arm % abreast ? "" : "%g");
+        fprintf(out, "plot $arm%d using 1:2:3 with image notitle\n", arm);
+        fputs("unset label 10\nunset label 11\nunset label 12\nunset colorbox\n", out);
+    }
+    fputs("unset multiplot\n", out);
+}
+
+/* ---- Running gnuplot ------------------------------------------------------------------------------------------- */
+
+static void write_script(FILE *out, const afdep_report_set_t *set, afdep_picture_kind_t kind)
+{
+    static void (*const data[])(FILE *, const afdep_comparison_t *) = { latency_data, change_data, signals_data,
+                                                                        ranks_data };
+    static void (*const drawing[])(FILE *, const afdep_report_set_t *) = { latency_drawing, change_drawing,
+                                                                           signals_drawing, ranks_drawing };
+    int rows = (set->comparison.arms + PANELS_ABREAST - 1) / PANELS_ABREAST;
+    int height = kind != AFDEP_PICTURE_RANKS ? 500 : rows > 1 ? 350 * rows : 560;
+    data[kind](out, &set->comparison);
+    for (int png = 0; png < 2; png++) {
+        if (png)
+            fprintf(out,
+                    "if (strstrt(GPVAL_TERMINALS, 'pngcairo')) {\n"
+                    "set terminal pngcairo noenhanced size 800,%d font 'DejaVu Sans,12' background '#ffffff'\n"
+                    "} else {\nset terminal png noenhanced size 800,%d\n}\nset output 'picture.png'\n",
+                    height, height);
+        else
+            fprintf(out,
+                    "set terminal svg noenhanced size 800,%d font 'DejaVu Sans,Verdana,Helvetica,sans-serif,13' "
+                    "background '#ffffff'\nset output 'picture.svg'\n",
+                    height);
+        styles(out);
+        drawing[kind](out, set);
+        fputs("unset output\nreset\n", out);
+    }
+}
+
+static int run_gnuplot(const char *scratch, int signals, char *why, size_t why_size)
+{
+    static char program[] = "gnuplot", script[] = "picture.gnuplot";
+    char *argv[] = { program, script, NULL };
+    afdep_run_t run = { .argv = argv, .folder = scratch, .deadline_s = GNUPLOT_S, .grace_s = 1 };
+    char words[128], said[256];
+    afdep_run(signals, &run);
+    if (run.end == AFDEP_RUN_NOT_STARTED && run.code == ENOENT)
+        return afdep_why(why, why_size, "gnuplot: is not installed; pictures are drawn by it");
+    if (run.end == AFDEP_RUN_EXITED && run.code == 0)
+        return 0;
+    afdep_run_last_line(&run, program, said, sizeof(said));
+    return afdep_why(why, why_size, "gnuplot: %s: %s", afdep_run_words(&run, words, sizeof(words)), said);
+}
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+/* FOLDER/NAME and what it holds. NULL with one line. */
+static char *read_file(const char *folder, const char *name, size_t *size, char *why, size_t why_size)
+{
+    char *file = NULL, *bytes = NULL;
+    long length = -1;
+    FILE *in = asprintf(&file, "%s/%s", folder, name) < 0 ? NULL : fopen(file, "rbe");
+    if (in && fseek(in, 0, SEEK_END) == 0)
+        length = ftell(in);
+    if (length > 0 && (size_t)length <= PICTURE_BYTES_MAX && fseek(in, 0, SEEK_SET) == 0)
+        bytes = malloc((size_t)length);
+    if (bytes && fread(bytes, 1, (size_t)length, in) != (size_t)length) {
+        free(bytes);
+        bytes = NULL;
+    }
+    *size = bytes ? (size_t)length : 0;
+    if (!bytes)
+        afdep_why(why, why_size, "gnuplot: drew no %s", name);
+    if (in)
+        fclose(in);
+    free(file);
+    return bytes;
+}
+
+static int write_file(const char *folder, const char *name, const char *bytes, size_t size, char *why, size_t why_size)
+{
+    char *file = NULL;
+    if (asprintf(&file, "%s/%s", folder, name) < 0)
+        return afdep_why(why, why_size, "%s: no memory for its name", name);
+    int status = afdep_file_write(file, bytes, size, why, why_size);
+    free(file);
+    return status;
+}
+
+static int make_script(const afdep_report_set_t *set, afdep_picture_kind_t kind, const char *scratch, char *why,
+                       size_t why_size)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out)
+        write_script(out, set, kind);
+    int status = !out || fclose(out) != 0 ? afdep_why(why, why_size, "no memory for a picture")
+                                          : write_file(scratch, "picture.gnuplot", text, size, why, why_size);
+    free(text);
+    return status;
+}
+
+/* Takes both pictures out of the scratch folder; the SVG's content stays with the caller. */
+static int keep(const char *scratch, const char *folder, afdep_picture_t *picture, char *why, size_t why_size)
+{
+    size_t size = 0;
+    char name[sizeof(picture->file)];
+    char *png = read_file(scratch, "picture.png", &size, why, why_size);
+    snprintf(name, sizeof(name), "%.*s.png", (int)strlen(picture->file) - 4, picture->file);
+    int status = png ? write_file(folder, name, png, size, why, why_size) : -1;
+    free(png);
+    if (status == 0)
+        picture->svg = read_file(scratch, "picture.svg", &picture->size, why, why_size);
+    if (!picture->svg)
+        return -1;
+    return write_file(folder, picture->file, picture->svg, picture->size, why, why_size);
+}
+
+static void remove_scratch(const char *scratch)
+{
+    static const char *const files[] = { "picture.gnuplot", "picture.svg", "picture.png" };
+    int folder = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; folder >= 0 && i < sizeof(files) / sizeof(files[0]); i++)
+        unlinkat(folder, files[i], 0);
+    if (folder >= 0)
+        close(folder);
+    rmdir(scratch);
+}
+
+int afdep_picture_draw(const afdep_report_set_t *set, afdep_picture_kind_t kind, const char *folder, int signals,
+                       afdep_picture_t *picture, char *why, size_t why_size)
+{
+    const char *temporary = getenv("TMPDIR");
+    char scratch[512];
+    memset(picture, 0, sizeof(*picture));
+    picture->caption = captions[kind];
+    snprintf(picture->file, sizeof(picture->file), "%s%s.svg", set->prefix, names[kind]);
+    snprintf(scratch, sizeof(scratch), "%.480s/afdep-report-XXXXXX", temporary && temporary[0] ? temporary : "/tmp");
+    if (!mkdtemp(scratch))
+        return afdep_why(why, why_size, "%s: cannot be made: %s", scratch, strerror(errno));
+    int status = make_script(set, kind, scratch, why, why_size);
+    if (status == 0)
+        status = run_gnuplot(scratch, signals, why, why_size);
+    if (status == 0)
+        status = keep(scratch, folder, picture, why, why_size);
+    remove_scratch(scratch);
+    return status;
+}

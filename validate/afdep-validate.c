@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * afdep-validate: runs a suite's cases, all ranks together, and says how each ended. A negative control passes when the
+ * planted defect is detected.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <libgen.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench/lib/options.h"
+#include "bench/lib/record.h"
+#include "validate/cases.h"
+#include "validate/child.h"
+
+static const char usage[] = "--scenario FILE [--suite NAME] [OPTION...]";
+static const char description[] =
+    "Validates the exchange: every value against an independent oracle, under odd shapes, faults, planted defects and "
+    "explored schedules. Under mpirun every process is a rank; without it the ranks are threads.";
+
+static const char *const suite_names[] = { "quick", "full", "faults", "negative", "explore" };
+static const afdep_case_t *const suites[] = { afdep_cases_quick, afdep_cases_full, afdep_cases_faults,
+                                              afdep_cases_negative, afdep_cases_explore };
+
+typedef struct plan {
+    afdep_common_t common;
+    const char *scenario_file, *only;
+    int suite, schedules, list;
+    afdep_scenario_t scenario;
+    int argc;
+    char **argv;
+} plan_t;
+
+void afdep_outcome_set(afdep_outcome_t *outcome, afdep_verdict_t verdict, const char *format, ...)
+{
+    if (outcome->verdict == AFDEP_FAILED)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(outcome->why, sizeof(outcome->why), format, arguments);
+    va_end(arguments);
+    outcome->verdict = verdict;
+}
+
+/* ---- One case on all ranks ----------------------------------------------------------------------------------- */
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The worst outcome of all ranks: the lowest failing rank's sentence, else the lowest skipping one's. */
+static void gather(afdep_world_t *world, afdep_outcome_t *outcome)
+{
+    afdep_outcome_t *all = malloc((size_t)world->size * sizeof(*all));
+    if (!all) {
+        fprintf(stderr, "afdep-validate: no memory to gather the outcomes\n");
+        afdep_world_abort(world, 1);
+    }
+    afdep_world_allgather(world, outcome, all, sizeof(*outcome));
+    int worst = 0;
+    for (int r = 0; r < world->size; r++) {
+        int worse = all[r].verdict == AFDEP_FAILED && all[worst].verdict != AFDEP_FAILED;
+        worse |= all[r].verdict == AFDEP_SKIPPED && all[worst].verdict == AFDEP_PASSED;
+        if (worse)
+            worst = r;
+    }
+    *outcome = all[worst];
+    if (outcome->verdict == AFDEP_FAILED && worst > 0) {
+        char why[sizeof(outcome->why)];
+        snprintf(why, sizeof(why), "rank %d: %s", worst, all[worst].why);
+        memcpy(outcome->why, why, sizeof(why));
+    }
+    outcome->exchanges = all[0].exchanges > outcome->exchanges ? all[0].exchanges : outcome->exchanges;
+    free(all);
+}
+
+static void run_case(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
+{
+    memset(outcome, 0, sizeof(*outcome));
+    if (!c->alone || v->world->rank == 0)
+        c->run(v, c, outcome);
+    gather(v->world, outcome);
+}
+
+/* ---- Output -------------------------------------------------------------------------------------------------- */
+
+typedef struct report {
+    cJSON *record, *cases;
+    int passed, failed, skipped;
+} report_t;
+
+static const char *fabric_of(const plan_t *plan)
+{
+    if (plan->suite == AFDEP_SUITE_EXPLORE || plan->suite == AFDEP_SUITE_NEGATIVE)
+        return "sim";
+    return plan->common.fabric ? plan->common.fabric : "shm";
+}
+
+static void begin_report(report_t *report, const plan_t *plan, const afdep_world_t *world)
+{
+    afdep_arm_t arm = { .name = "sparse",
+                        .protocol = "sparse",
+                        .stagger = 1,
+                        .sparse_dispatch = 1,
+                        .sparse_combine = 1,
+                        .dtype = plan->scenario.dtype == AFDEP_DTYPE_FP8 ? "fp8" : "bf16",
+                        .backend = "host",
+                        .fabric = fabric_of(plan),
+                        .domains = "declared" };
+    memset(report, 0, sizeof(*report));
+    report->record = afdep_record_begin("afdep-validation/1", plan->argc, plan->argv, &plan->scenario, &arm,
+                                        world->size, world->size);
+    report->cases = report->record ? cJSON_AddArrayToObject(report->record, "cases") : NULL;
+    printf("# afdep-validate %s, native tree %s%s\n", afdep_version(), afdep_native_tree(),
+           afdep_native_tree_dirty() ? " (dirty)" : "");
+    printf("# scenario %s: %d ranks as %s, suite %s, fabric %s, seed %llu\n", plan->scenario.name, world->size,
+           world->threads ? "threads" : "processes", suite_names[plan->suite], fabric_of(plan),
+           (unsigned long long)plan->scenario.seed);
+    fflush(stdout);
+}
+
+static void print_case(const afdep_case_t *c, const afdep_outcome_t *o, double seconds)
+{
+    static const char *const words[] = { "ok", "FAILED", "skipped" };
+    printf("%-8s %-40s %7.2f s %8lld exchanges%s%s\n", words[o->verdict], c->name, seconds, (long long)o->exchanges,
+           o->why[0] ? "  " : "", o->why);
+    fflush(stdout);
+}
+
+static int add_case(report_t *report, const plan_t *plan, const afdep_case_t *c, const afdep_outcome_t *o,
+                    double seconds)
+{
+    static const char *const words[] = { "passed", "failed", "skipped" };
+    cJSON *object = cJSON_CreateObject();
+    int done = object && cJSON_AddStringToObject(object, "name", c->name) &&
+               cJSON_AddStringToObject(object, "suite", suite_names[c->suite]) &&
+               cJSON_AddStringToObject(object, "result", words[o->verdict]) &&
+               (!o->why[0] || cJSON_AddStringToObject(object, "why", o->why)) &&
+               cJSON_AddNumberToObject(object, "seconds", seconds) &&
+               cJSON_AddNumberToObject(object, "exchanges", (double)o->exchanges) &&
+               (!o->graph_exchanges ||
+                cJSON_AddNumberToObject(object, "graph_exchanges", (double)o->graph_exchanges)) &&
+               (!c->fault || cJSON_AddStringToObject(object, "fault", c->fault)) &&
+               cJSON_AddNumberToObject(object, "seed", (double)plan->scenario.seed);
+    if (done)
+        return cJSON_AddItemToArray(report->cases, object) ? 0 : -1;
+    cJSON_Delete(object);
+    return -1;
+}
+
+/* The record is written after every case: what is known survives whatever ends the run. */
+static void save(report_t *report, const plan_t *plan, afdep_world_t *world)
+{
+    char why[512] = "no memory for the record";
+    if (!plan->common.json)
+        return;
+    cJSON_DeleteItemFromObject(report->record, "summary");
+    cJSON *summary = cJSON_AddObjectToObject(report->record, "summary");
+    int done = summary && cJSON_AddNumberToObject(summary, "passed", report->passed) &&
+               cJSON_AddNumberToObject(summary, "failed", report->failed) &&
+               cJSON_AddNumberToObject(summary, "skipped", report->skipped);
+    if (done && afdep_record_write(plan->common.json, report->record, why, sizeof(why)) == 0)
+        return;
+    fprintf(stderr, "afdep-validate: %s\n", why);
+    afdep_world_abort(world, 1);
+}
+
+static void add_result(report_t *report, const plan_t *plan, afdep_world_t *world, const afdep_case_t *c,
+                       const afdep_outcome_t *o, double seconds)
+{
+    report->passed += o->verdict == AFDEP_PASSED;
+    report->failed += o->verdict == AFDEP_FAILED;
+    report->skipped += o->verdict == AFDEP_SKIPPED;
+    print_case(c, o, seconds);
+    if (!report->cases || add_case(report, plan, c, o, seconds) != 0) {
+        fprintf(stderr, "afdep-validate: no memory for the record\n");
+        afdep_world_abort(world, 1);
+    }
+    save(report, plan, world);
+}
+
+static void print_summary(const report_t *report)
+{
+    printf("%d passed, %d failed", report->passed, report->failed);
+    if (report->skipped)
+        printf(", %d skipped", report->skipped);
+    printf("\n");
+}
+
+/* ---- The run ------------------------------------------------------------------------------------------------- */
+
+static int wanted(const plan_t *plan, const afdep_case_t *c)
+{
+    return !plan->only || fnmatch(plan->only, c->name, 0) == 0;
+}
+
+static int run_rank(afdep_world_t *world, void *argument)
+{
+    plan_t *plan = argument;
+    afdep_validation_t v = { .world = world,
+                             .scenario = &plan->scenario,
+                             .program = plan->argv[0],
+                             .fabric = fabric_of(plan),
+                             .seed = plan->scenario.seed,
+                             .timeout_ms = plan->common.timeout_ms ? plan->common.timeout_ms : 60000,
+                             .schedules = plan->schedules };
+    report_t report = { 0 };
+    int failed = 0;
+    if (world->rank == 0)
+        begin_report(&report, plan, world);
+    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++) {
+        if (!wanted(plan, c))
+            continue;
+        afdep_outcome_t outcome;
+        double start = seconds_now();
+        run_case(&v, c, &outcome);
+        failed += outcome.verdict == AFDEP_FAILED;
+        if (world->rank == 0)
+            add_result(&report, plan, world, c, &outcome, seconds_now() - start);
+    }
+    if (world->rank == 0)
+        print_summary(&report);
+    cJSON_Delete(report.record);
+    return failed ? 1 : 0;
+}
+
+static int list_cases(const plan_t *plan)
+{
+    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++)
+        if (wanted(plan, c))
+            printf("%s\n", c->name);
+    return 0;
+}
+
+static int any_wanted(const plan_t *plan)
+{
+    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++)
+        if (wanted(plan, c))
+            return 1;
+    return 0;
+}
+
+/* 0: go on; 1: help or version was printed; -1: refused. */
+static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size_t why_size)
+{
+    const afdep_option_t options[] = {
+        { "scenario", AFDEP_OPTION_STRING, &plan->scenario_file, 0, 0, 0, "FILE", "whose topology is validated", 0 },
+        { "suite", AFDEP_OPTION_CHOICE, &plan->suite, 0, 0, "quick|full|faults|negative|explore", 0,
+          "which cases run (default quick)", 0 },
+        { "schedules", AFDEP_OPTION_INT, &plan->schedules, 1, 2147483647.0, 0, "N",
+          "schedules of the explore suite, over all its cases (default 20000)", 0 },
+        { "list", AFDEP_OPTION_FLAG, &plan->list, 0, 0, 0, 0, "print the names of the suite's cases and exit", 0 },
+        { "only", AFDEP_OPTION_STRING, &plan->only, 0, 0, 0, "GLOB", "run only the cases whose names match", 0 },
+        AFDEP_COMMON_OPTIONS(plan->common),
+        { 0 },
+    };
+    plan->schedules = 20000;
+    int asked = afdep_options_parse(options, argc, argv, why, why_size);
+    if (asked == 1 && print) {
+        if (plan->common.version)
+            printf("afdep-validate %s, native tree %s\n", afdep_version(), afdep_native_tree());
+        else
+            afdep_options_help("afdep-validate", usage, description, options);
+    }
+    if (asked != 0)
+        return asked;
+    if (plan->common.backend == 1) {
+        snprintf(why, why_size, "--backend: cuda: this build has no CUDA backend");
+        return -1;
+    }
+    if (plan->only && !any_wanted(plan)) {
+        snprintf(why, why_size, "--only: %s: suite %s has no such case", plan->only, suite_names[plan->suite]);
+        return -1;
+    }
+    if (plan->list)
+        return 0;
+    if (!plan->scenario_file) {
+        snprintf(why, why_size, "--scenario: a scenario file is wanted");
+        return -1;
+    }
+    if (afdep_scenario_load(plan->scenario_file, &plan->scenario, why, why_size) != 0)
+        return -1;
+    if (plan->common.seed_given)
+        plan->scenario.seed = plan->common.seed;
+    return 0;
+}
+
+static int check_size(const plan_t *plan, int size, char *why, size_t why_size)
+{
+    int ranks = afdep_scenario_ranks(&plan->scenario);
+    if (size == 1 || size == ranks)
+        return 0;
+    snprintf(why, why_size, "scenario %s has %d ranks, this world has %d", plan->scenario.name, ranks, size);
+    return -1;
+}
+
+/* The record's folder: better refused now than after the cases. */
+static int check_json(const plan_t *plan, char *why, size_t why_size)
+{
+    char *copy = plan->common.json ? strdup(plan->common.json) : NULL;
+    int refused = copy && access(dirname(copy), W_OK | X_OK) != 0;
+    if (refused)
+        snprintf(why, why_size, "--json: %s: %s", plan->common.json, strerror(errno));
+    free(copy);
+    return refused ? -1 : 0;
+}
+
+static void write_log(void *context, afdep_log_level_t level, const char *line)
+{
+    (void)context, (void)level;
+    fprintf(stderr, "afdep-validate: %s\n", line);
+}
+
+int main(int argc, char **argv)
+{
+    static plan_t plan;
+    char why[1024];
+    int rank = 0, child = 0;
+    if (afdep_child_main(argc, argv, &child))
+        return child;
+    plan.argc = argc;
+    plan.argv = argv;
+    int size = afdep_world_begin(&argc, &argv, &rank, why, sizeof(why));
+    if (size == 0) {
+        fprintf(stderr, "afdep-validate: %s\n", why);
+        return 1;
+    }
+    int status = 2, asked = parse(&plan, argc, argv, rank == 0, why, sizeof(why));
+    if (plan.common.log > AFDEP_LOG_ERROR)
+        afdep_log_set(write_log, NULL, (afdep_log_level_t)plan.common.log);
+    if (asked == 1)
+        status = 0;
+    else if (asked == 0 && plan.list)
+        status = rank == 0 ? list_cases(&plan) : 0;
+    else if (asked < 0 || check_size(&plan, size, why, sizeof(why)) != 0 || check_json(&plan, why, sizeof(why)) != 0) {
+        if (rank == 0)
+            fprintf(stderr, "afdep-validate: %s\n", why);
+    } else {
+        status = afdep_world_run(afdep_scenario_ranks(&plan.scenario), plan.common.timeout_ms, run_rank, &plan);
+    }
+    afdep_scenario_free(&plan.scenario);
+    afdep_world_end();
+    return status;
+}

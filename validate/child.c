@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Child programs and child worlds. */
+#include "validate/child.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "validate/exchanger.h"
+
+#define CHILD_WORD "--child-of-afdep-validate"
+#define CHILD_TIMEOUT_MS 5000 /* of the library's waits: a dead rank must be named well before */
+#define CHILD_RANKS_MOST 32
+
+extern char **environ;
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void sleep_us(long us)
+{
+    struct timespec t = { us / 1000000, us % 1000000 * 1000 };
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+/* ---- Child programs ------------------------------------------------------------------------------------------ */
+
+/* Starts argv with its standard output on a pipe; *out is the end to read. */
+static pid_t start(const char *const *argv, int *out)
+{
+    int ends[2];
+    pid_t pid = -1;
+    posix_spawn_file_actions_t actions;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    if (posix_spawn(&pid, argv[0], &actions, NULL, (char *const *)argv, environ) != 0)
+        pid = -1;
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (pid < 0)
+        close(ends[0]);
+    else
+        *out = ends[0];
+    return pid;
+}
+
+/* Reads to the end of the pipe or the deadline; 0 at the end. */
+static int read_all(int fd, int64_t deadline, char *said, size_t size)
+{
+    size_t used = 0;
+    char spill[256];
+    for (;;) {
+        struct pollfd p = { fd, POLLIN, 0 };
+        int64_t left = deadline - now_ms();
+        if (left <= 0 || (poll(&p, 1, (int)left) < 0 && errno != EINTR))
+            return -1;
+        if (!p.revents)
+            continue;
+        int room = used + 1 < size;
+        ssize_t n = read(fd, room ? said + used : spill, room ? size - 1 - used : sizeof(spill));
+        if (n <= 0)
+            break;
+        used += room ? (size_t)n : 0;
+        said[used] = '\0';
+    }
+    while (used > 0 && said[used - 1] == '\n')
+        said[--used] = '\0';
+    return 0;
+}
+
+static int reap(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int afdep_validate_spawn(const char *const *argv, int timeout_ms, char *said, size_t size)
+{
+    int out = -1;
+    said[0] = '\0';
+    pid_t pid = start(argv, &out);
+    if (pid < 0)
+        return -1;
+    int late = read_all(out, now_ms() + timeout_ms, said, size) != 0;
+    close(out);
+    if (late)
+        kill(pid, SIGKILL);
+    int status = reap(pid);
+    return late ? -1 : status;
+}
+
+/* ---- A rank of a child world --------------------------------------------------------------------------------- */
+
+static afdep_scenario_t child_scenario(int ffn, int attention, int per_domain)
+{
+    afdep_scenario_t s;
+    memset(&s, 0, sizeof(s));
+    s.ffn_ranks = ffn;
+    s.attention_ranks = attention;
+    s.ranks_per_domain = per_domain;
+    s.num_experts = 4 * ffn;
+    s.top_k = 2;
+    s.hidden = 256;
+    s.dtype = AFDEP_DTYPE_FP8;
+    s.capacity = 16;
+    s.num_sms = 1;
+    s.expert_alignment = 1;
+    s.seed = 1;
+    return s;
+}
+
+/* Exchanges until an error, which is this rank's report: "STATUS: sentence". */
+static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t *scenario)
+{
+    afdep_config_t config = afdep_exchanger_config(scenario);
+    afdep_buffer_t *buffer = NULL;
+    afdep_exchanger_t x;
+    int tokens[CHILD_RANKS_MOST];
+    config.timeout_ms = CHILD_TIMEOUT_MS;
+    afdep_status_t status = afdep_buffer_open(group, &config, &buffer);
+    if (status != AFDEP_OK) {
+        printf("%s: %s\n", afdep_status_string(status), afdep_last_error());
+        return;
+    }
+    printf("open\n");
+    fflush(stdout);
+    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0)
+        return;
+    for (uint64_t n = 0; status == AFDEP_OK; n++) {
+        for (int a = 0; a < scenario->attention_ranks; a++)
+            tokens[a] = (a + (int)(n % 7)) % 5;
+        afdep_exchange_plan_t plan = { .number = n, .bucket = 5, .tokens = tokens };
+        status = afdep_exchanger_first(&x, &plan);
+        if (status == AFDEP_OK)
+            status = afdep_exchanger_second(&x, &plan);
+    }
+    printf("%s: %s\n", afdep_status_string(status), x.why);
+    afdep_exchanger_free(&x);
+    (void)afdep_buffer_close(buffer);
+}
+
+int afdep_child_main(int argc, char **argv, int *status)
+{
+    if (argc != 8 || strcmp(argv[1], CHILD_WORD) != 0)
+        return 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
+    afdep_scenario_t scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
+    afdep_tcp_t tcp = AFDEP_TCP_INIT;
+    afdep_group_t group;
+    tcp.address = "127.0.0.1";
+    tcp.port = atoi(argv[3]);
+    tcp.rank = atoi(argv[2]);
+    tcp.size = afdep_scenario_ranks(&scenario);
+    tcp.token = argv[7];
+    tcp.timeout_ms = CHILD_TIMEOUT_MS;
+    afdep_status_t made = afdep_group_tcp_create(&tcp, &group);
+    if (made != AFDEP_OK) {
+        printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
+    } else {
+        exchange_for_ever(&group, &scenario);
+        afdep_group_destroy(&group);
+    }
+    fflush(stdout);
+    *status = 0;
+    return 1;
+}
+
+/* ---- Kill cases ---------------------------------------------------------------------------------------------- */
+
+typedef struct child_world {
+    int size, victim;
+    pid_t pids[CHILD_RANKS_MOST];
+    int out[CHILD_RANKS_MOST];
+    char said[CHILD_RANKS_MOST][512];
+} child_world_t;
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+/* A port of the loopback interface that is free now. */
+static int free_port(void)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 &&
+        getsockname(fd, (struct sockaddr *)&a, &size) == 0)
+        port = ntohs(a.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return port;
+}
+
+static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
+{
+    char port[16], ffn[16], attention[16], per_domain[16], token[64];
+    snprintf(port, sizeof(port), "%d", free_port());
+    snprintf(ffn, sizeof(ffn), "%d", k->ffn);
+    snprintf(attention, sizeof(attention), "%d", k->attention);
+    snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
+    snprintf(token, sizeof(token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
+    memset(w, 0, sizeof(*w));
+    w->size = k->ffn + k->attention;
+    for (int r = 0; r < w->size; r++) {
+        char rank[16];
+        snprintf(rank, sizeof(rank), "%d", r);
+        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, token, NULL };
+        w->pids[r] = start(argv, &w->out[r]);
+        if (w->pids[r] < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void end_world(child_world_t *w)
+{
+    for (int r = 0; r < w->size; r++) {
+        if (w->pids[r] <= 0)
+            continue;
+        kill(w->pids[r], SIGKILL);
+        (void)reap(w->pids[r]);
+        close(w->out[r]);
+    }
+}
+
+/* Waits until every rank says that it is open. */
+static int wait_open(child_world_t *w)
+{
+    int64_t deadline = now_ms() + 2 * CHILD_TIMEOUT_MS;
+    for (int r = 0; r < w->size; r++) {
+        char line[8] = "";
+        for (size_t n = 0; n < 5;) {
+            struct pollfd p = { w->out[r], POLLIN, 0 };
+            int64_t left = deadline - now_ms();
+            if (left <= 0 || poll(&p, 1, (int)left) <= 0)
+                return -1;
+            ssize_t got = read(w->out[r], line + n, 5 - n);
+            if (got <= 0)
+                return -1;
+            n += (size_t)got;
+        }
+        if (memcmp(line, "open\n", 5) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* After the kill: every survivor must end by itself within the deadline plus a second, naming the victim. */
+static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t killed_at, afdep_outcome_t *outcome)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "rank %d", w->victim);
+    int64_t deadline = killed_at + CHILD_TIMEOUT_MS + 1000;
+    for (int r = 0; r < w->size; r++) {
+        if (r == w->victim)
+            continue;
+        char *said = w->said[r];
+        if (read_all(w->out[r], deadline, said, sizeof(w->said[r])) != 0) {
+            afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d still ran %d ms later", w->victim, r,
+                              CHILD_TIMEOUT_MS + 1000);
+            continue;
+        }
+        /* While opening, the group may find it first, or the rank may have died before anyone knew it. */
+        const char *report = strncmp(said, "open\n", 5) == 0 ? said + 5 : said;
+        int named = strstr(report, name) != NULL, peer = strncmp(report, "AFDEP_ERR_PEER", 14) == 0;
+        int boot = strncmp(report, "AFDEP_ERR_", 10) == 0;
+        if (k->phase == AFDEP_KILL_OPENING ? !boot : !(peer && named))
+            afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d says \"%s\"", w->victim, r, report);
+    }
+}
+
+static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *outcome)
+{
+    child_world_t w;
+    if (start_world(&w, k, *state) != 0) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "a child world could not be started: %s", strerror(errno));
+        end_world(&w);
+        return;
+    }
+    w.victim = k->victim >= 0 ? k->victim : (int)(next_random(state) % (uint64_t)w.size);
+    if (k->phase == AFDEP_KILL_EXCHANGING && wait_open(&w) != 0) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "a child world did not open");
+        end_world(&w);
+        return;
+    }
+    sleep_us((long)(next_random(state) % (k->phase == AFDEP_KILL_OPENING ? 60000 : 20000)));
+    kill(w.pids[w.victim], SIGKILL);
+    judge_survivors(&w, k, now_ms(), outcome);
+    end_world(&w);
+    outcome->exchanges++;
+}
+
+/* Names of this project in /dev/shm. */
+static int count_segments(void)
+{
+    DIR *folder = opendir("/dev/shm");
+    int count = 0;
+    for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder))
+        count += strncmp(e->d_name, "afdep-", 6) == 0;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
+{
+    const afdep_kill_t *k = c->argument;
+    uint64_t state = v->seed * 0x9E3779B97F4A7C15u + 1;
+    int before = count_segments();
+    for (int n = 0; n < k->points && outcome->verdict == AFDEP_PASSED; n++)
+        run_kill(k, &state, outcome);
+    if (k->phase == AFDEP_KILL_EXCHANGING && outcome->verdict == AFDEP_PASSED && count_segments() > before)
+        afdep_outcome_set(outcome, AFDEP_FAILED, "a segment was left in /dev/shm");
+}

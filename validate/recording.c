@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records the calls of several exchanges at this rank, then replays them. */
+#include "validate/recording.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "validate/rig.h"
+
+#define CAPACITY 8
+
+/* One recorded exchange: its own tensors and the arguments fixed when it was recorded. */
+typedef struct pair {
+    afdep_scenario_t scenario; /* capacity: the pair's bucket, so that its tensors are exactly as large as they must be */
+    afdep_exchanger_t x;
+    afdep_exchange_plan_t plan;
+    int *tokens;
+    afdep_dispatch_t dispatch; /* as recorded */
+    afdep_receive_t receive;
+    afdep_collect_t collect;
+} pair_t;
+
+static int bucket_of(int pair)
+{
+    static const int cycle[] = { 8, 1, 4, 2, 8, 3 };
+    return cycle[pair % 6];
+}
+
+static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
+{
+    int sources = rig->scenario.attention_ranks;
+    p->scenario = rig->scenario;
+    p->scenario.capacity = bucket_of(index);
+    p->tokens = calloc((size_t)sources, sizeof(*p->tokens));
+    if (!p->tokens || afdep_exchanger_init(&p->x, &p->scenario, rig->buffer, rig->v->seed) != 0)
+        return -1;
+    for (int a = 0; a < sources; a++)
+        p->tokens[a] = (a + index) % 4 == 3 ? 0 : p->scenario.capacity; /* shapes specialize the recording */
+    p->plan = (afdep_exchange_plan_t){ .bucket = p->scenario.capacity, .tokens = p->tokens, .view = index % 2 };
+    afdep_exchanger_prepare_first(&p->x, &p->plan);
+    afdep_exchanger_prepare_second(&p->x, &p->plan);
+    p->dispatch = p->x.dispatch;
+    p->receive = p->x.receive;
+    p->collect = p->x.collect;
+    return 0;
+}
+
+static void free_pair(pair_t *p)
+{
+    if (p->x.scenario)
+        afdep_exchanger_free(&p->x);
+    free(p->tokens);
+}
+
+static void delay(int wanted, int rank, int n)
+{
+    struct timespec t = { 0, 200000L * ((rank + n) % 3) };
+    if (wanted && (rank + n) % 3)
+        nanosleep(&t, NULL);
+}
+
+/* Replays one recorded exchange: new payloads and choices in the old tensors, then the calls as they were recorded. */
+static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t *r, int n)
+{
+    p->plan.number = rig->number++;
+    p->plan.inactive_percent = n % 4 == 1 ? 100 : n % 4 == 2 ? 30 : 0;
+    afdep_exchanger_prepare_first(&p->x, &p->plan); /* fills the tensors; its argument structs are replaced */
+    p->x.dispatch = p->dispatch;
+    p->x.receive = p->receive;
+    delay(r->delay_dispatches && !rig->ffn, rig->v->world->rank, n);
+    afdep_status_t status = rig->ffn ? afdep_worker_receive(rig->buffer, &p->x.receive, NULL)
+                                     : afdep_source_dispatch(rig->buffer, &p->x.dispatch, NULL);
+    status = afdep_exchanger_judge_first(&p->x, &p->plan, status);
+    if (status != AFDEP_OK)
+        return status;
+    afdep_exchanger_prepare_second(&p->x, &p->plan);
+    p->x.collect = p->collect;
+    delay(r->delay_replies && rig->ffn, rig->v->world->rank, n);
+    status = rig->ffn ? afdep_worker_reply(rig->buffer, &p->x.reply_arguments, NULL)
+                      : afdep_source_collect(rig->buffer, &p->x.collect, NULL);
+    return afdep_exchanger_judge_second(&p->x, &p->plan, status);
+}
+
+void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
+{
+    const afdep_replays_t *r = c->argument;
+    afdep_rig_plan_t rig_plan = { .capacity = CAPACITY, .hidden = 256 };
+    pair_t *pairs = calloc((size_t)r->pairs, sizeof(*pairs));
+    afdep_rig_t rig;
+    if (!pairs || afdep_rig_open(v, &rig_plan, &rig, outcome) != 0) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for a recording");
+        free(pairs);
+        return;
+    }
+    int ready = 1;
+    for (int i = 0; i < r->pairs && ready; i++)
+        ready = make_pair(&rig, &pairs[i], i) == 0;
+    if (!ready)
+        afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for the tensors of a recording");
+    for (int n = 0; n < r->replays && ready && outcome->verdict == AFDEP_PASSED; n++)
+        for (int i = 0; i < r->pairs; i++) {
+            if (replay(&rig, &pairs[i], r, n + i) != AFDEP_OK) {
+                afdep_outcome_set(outcome, AFDEP_FAILED, "replay %d, exchange %d: %s", n, i, pairs[i].x.why);
+                break;
+            }
+            outcome->exchanges++;
+            outcome->graph_exchanges++;
+        }
+    for (int i = 0; i < r->pairs; i++)
+        free_pair(&pairs[i]);
+    free(pairs);
+    afdep_rig_close(&rig, outcome);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recorded exchanges: a list of role calls with fixed arguments (shapes, buckets, tensors), replayed with payloads and
+ * choices changed in place. The host backend's stand-in for a captured graph: whatever a call keeps from its first run
+ * must not matter in the next.
+ */
+#ifndef AFDEP_VALIDATE_RECORDING_H
+#define AFDEP_VALIDATE_RECORDING_H
+
+#include "validate/cases.h"
+
+typedef struct afdep_replays {
+    int replays;
+    int pairs; /* exchanges in the recording, with a cycle of buckets */
+    int delay_replies, delay_dispatches;
+} afdep_replays_t;
+
+/* A case whose argument is an afdep_replays_t. */
+void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome);
+
+#endif

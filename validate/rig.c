@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers and tensors of cases. */
+#include "validate/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int either(int value, int fallback)
+{
+    return value ? value : fallback;
+}
+
+void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afdep_rig_t *rig)
+{
+    memset(rig, 0, sizeof(*rig));
+    rig->v = v;
+    rig->scenario = *v->scenario;
+    afdep_scenario_t *s = &rig->scenario;
+    s->capacity = either(p->capacity, 64);
+    s->num_sms = either(p->num_sms, 1);
+    s->hidden = either(p->hidden, s->hidden > 512 ? 512 : s->hidden);
+    if (p->num_experts_per_rank)
+        s->num_experts = p->num_experts_per_rank * s->ffn_ranks;
+    s->top_k = either(p->top_k, s->top_k);
+    s->expert_alignment = either(p->alignment, s->expert_alignment);
+    if (p->other_dtype)
+        s->dtype = s->dtype == AFDEP_DTYPE_FP8 ? AFDEP_DTYPE_BF16 : AFDEP_DTYPE_FP8;
+    s->routing = (afdep_routing_t){ .kind = p->routing, .zipf_s = p->zipf_s };
+    s->seed = v->seed;
+    rig->in_flight = either(p->in_flight, 1);
+    rig->ffn = v->world->rank < s->ffn_ranks;
+    rig->config = afdep_exchanger_config(s);
+    rig->config.in_flight = rig->in_flight;
+    rig->config.stagger = p->stagger;
+    rig->config.sparse_dispatch = p->sparse_dispatch;
+    rig->config.sparse_combine = p->sparse_combine;
+    rig->config.timeout_ms = v->timeout_ms;
+    rig->config.fabric = v->fabric;
+    rig->config.flags = (p->apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
+                        (p->union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0);
+}
+
+int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, afdep_rig_t *rig,
+                   afdep_outcome_t *outcome)
+{
+    afdep_rig_shape(v, plan, rig);
+    rig->tokens = calloc(4 * (size_t)rig->scenario.attention_ranks, sizeof(*rig->tokens));
+    if (afdep_buffer_open(&v->world->group, &rig->config, &rig->buffer) != AFDEP_OK) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "open: %s", afdep_last_error());
+        free(rig->tokens);
+        return -1;
+    }
+    for (int g = 0; g < rig->in_flight; g++)
+        if (!rig->tokens || afdep_exchanger_init(&rig->x[g], &rig->scenario, rig->buffer, v->seed) != 0) {
+            afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for tensors");
+            afdep_rig_close(rig, outcome);
+            return -1;
+        }
+    return 0;
+}
+
+void afdep_rig_close(afdep_rig_t *rig, afdep_outcome_t *outcome)
+{
+    for (int g = 0; g < rig->in_flight; g++)
+        if (rig->x[g].scenario)
+            afdep_exchanger_free(&rig->x[g]);
+    if (afdep_buffer_close(rig->buffer) != AFDEP_OK)
+        afdep_outcome_set(outcome, AFDEP_FAILED, "close: %s", afdep_last_error());
+    rig->buffer = NULL;
+    free(rig->tokens);
+    rig->tokens = NULL;
+}
+
+void afdep_rig_tokens(afdep_rig_t *rig, int tokens)
+{
+    for (int a = 0; a < rig->scenario.attention_ranks; a++)
+        rig->tokens[a] = tokens;
+}
+
+afdep_exchange_plan_t afdep_rig_plain(afdep_rig_t *rig)
+{
+    int most = 1;
+    for (int a = 0; a < rig->scenario.attention_ranks; a++)
+        most = rig->tokens[a] > most ? rig->tokens[a] : most;
+    return (afdep_exchange_plan_t){ .number = rig->number++, .bucket = most, .tokens = rig->tokens };
+}
+
+int afdep_rig_exchange(afdep_rig_t *rig, afdep_exchange_plan_t *plan, afdep_outcome_t *outcome)
+{
+    afdep_exchanger_t *x = &rig->x[0];
+    if (afdep_exchanger_first(x, plan) != AFDEP_OK || afdep_exchanger_second(x, plan) != AFDEP_OK) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "exchange %llu: %s", (unsigned long long)plan->number, x->why);
+        return -1;
+    }
+    outcome->exchanges++;
+    return 0;
+}
