@@ -34,6 +34,7 @@ typedef struct afdep_bench_plan {
     int protocol;                /* afdep_bench_protocol_t */
     int check;
     int iterations;              /* timed iterations of each token count; 0: as many as fit the budget */
+    int budget_ms;
     int warmup;
     int in_flight;
     const int *tokens_per_source; /* [A], or NULL: every source has the cell's token count */
