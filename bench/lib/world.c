@@ -259,6 +259,11 @@ free_arrays:
 
 #ifdef AFDEP_HAVE_MPI
 
+static int make_group(afdep_group_t *group)
+{
+    return afdep_group_mpi_create(MPI_COMM_WORLD, group) == AFDEP_OK ? 0 : -1;
+}
+
 static int run_process(int (*rank_main)(afdep_world_t *world, void *argument), void *argument)
 {
     afdep_world_t world = { 0, 0, 0, AFDEP_GROUP_INIT, NULL };
@@ -281,7 +286,22 @@ static int run_process(int (*rank_main)(afdep_world_t *world, void *argument), v
     return 1; /* unreachable: without MPI the launched size is 1 */
 }
 
+static int make_group(afdep_group_t *group)
+{
+    (void)group;
+    return -1; /* unreachable likewise */
+}
+
 #endif
+
+int afdep_world_group(const afdep_world_t *world, afdep_group_t *group)
+{
+    if (!world->threads)
+        return make_group(group);
+    *group = world->group;
+    group->destroy = NULL; /* the world's own */
+    return 0;
+}
 
 int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument)
 {

@@ -29,6 +29,10 @@ int afdep_world_begin(int *argc, char ***argv, int *rank, char *why, size_t why_
  */
 int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument);
 
+/* Collective. A further group of the same ranks, for buffers that may end badly: under MPI a buffer that was closed after
+   an error takes its group along. Threads get the world's own. Freed by afdep_group_destroy(). 0, or -1. */
+int afdep_world_group(const afdep_world_t *world, afdep_group_t *group);
+
 /* Collective over the world's group; what goes wrong here ends the program (afdep_world_abort). */
 void afdep_world_allgather(afdep_world_t *world, const void *send, void *recv, size_t bytes);
 void afdep_world_barrier(afdep_world_t *world);
