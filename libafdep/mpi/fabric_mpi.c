@@ -330,8 +330,9 @@ static afdep_outbox_t *box_of(mpi_fabric_t *f, int peer)
 {
     afdep_outbox_t *box = f->boxes[peer];
 
-    if (!afdep_outbox_pending(box))
+    if (!box->listed)
         f->dirty[f->dirty_count++] = peer;
+    box->listed = 1;
     return box;
 }
 
@@ -408,9 +409,11 @@ static afdep_status_t mpi_flush(afdep_fabric_t *fabric)
         status = each_dirty(f, afdep_outbox_start_words);
     if (status == AFDEP_OK)
         status = each_dirty(f, afdep_outbox_complete_words);
-    if (status == AFDEP_OK)
-        f->dirty_count = 0;
-    return status;
+    if (status != AFDEP_OK)
+        return status;
+    while (f->dirty_count > 0)
+        f->boxes[f->dirty[--f->dirty_count]]->listed = 0;
+    return AFDEP_OK;
 }
 
 /* The first makes what has landed visible; the second is what makes MPI look after transfers that need this rank. */

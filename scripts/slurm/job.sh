@@ -120,13 +120,17 @@ job_begin() {
     esac
     printf '# job %s: %s, %d ranks, %d per node on %s (%d domain(s) per node)\n' "$SLURM_JOB_ID" "$scenario" "$ranks" \
         "$per_node" "$SLURM_JOB_NODELIST" $((per_node / per_domain))
+    # One host has shared memory; between hosts there is MPI, unless the user knows better.
+    if [ "$nodes" -gt 1 ] && [[ " ${rest[*]}" != *" --fabric"* ]]; then
+        rest=(--fabric "${AFDEP_FABRIC:-mpi}" "${rest[@]}")
+    fi
     printf '# started by: %s\n# results: %s\n' "${launcher[*]}" "$out"
 }
 
 find_build() { # find_build PROGRAM
     local folder
     for folder in ${build:+"$build"} ${build:-build build/check/gcc}; do
-        [ ! -x "$folder/$1" ] || { build=$(realpath "$folder") && return; }
+        [ ! -x "$folder/$1" ] || { build=$(realpath "$folder"); return; }
     done
     job_stop "$1 is not in ${build:-build or build/check/gcc}: build first (docs/building.md), or name the folder with --build"
 }
@@ -156,12 +160,12 @@ job_place() {
         </dev/null >"$out/placement.txt" || job_stop "$with cannot start $ranks ranks"
     sort -n -o "$out/placement.txt" "$out/placement.txt"
     awk -v ranks="$ranks" -v per_node="$per_node" -v ffn="$ffn_ranks" '
-        { block = int((NR - 1) / per_node) }
-        $1 != NR - 1 { print "# there is no rank " NR - 1; wrong = 1; exit }
-        (NR - 1) % per_node == 0 { if ($2 in seen) wrong = 1; seen[$2] = 1; node[block] = $2 }
+        { rank = NR - 1; block = int(rank / per_node) }
+        $1 != rank { wrong = 1 }
+        rank % per_node == 0 { if ($2 in seen) wrong = 1; seen[$2] = 1; node[block] = $2 }
         $2 != node[block] { wrong = 1 }
-        { roles[block] = roles[block] (NR - 1 < ffn ? " F" : " A") NR - 1; blocks = block + 1 }
-        END { for (i = 0; i < blocks; i++) print "# node " node[i] ":" roles[i]; exit wrong || NR != ranks }' \
+        { roles[block] = roles[block] (rank < ffn ? " F" : " A") rank }
+        END { if (wrong || NR != ranks) exit 1; for (i = 0; i <= block; i++) print "# node " node[i] ":" roles[i] }' \
         "$out/placement.txt" || job_stop "ranks are not placed in blocks of $per_node per node: $out/placement.txt says where they are"
 }
 
