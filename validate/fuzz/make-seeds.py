@@ -100,33 +100,45 @@ FIRST, SECOND = 11, 0x80  # of BEGIN: a receive for 12 tokens, a second half
 
 
 def ffn():
-    """Rank 1 (rail 1), with experts 4 to 7; its rail's sources are 3 and 5, a direct rank's 2 to 5."""
-    def directional(exchange, lane=12):  # of source 5's first token; 8 without stagger
+    """Rank 1 (rail 1) has the second half of the experts, from `own` on; its rail's sources are 3 and 5, those of a direct
+    rank 2 to 5. Source 5's first token rides channel 4, on lane 12; without stagger channel 0, lane 8."""
+    def directional(exchange, own, lane):
         arrivals = word(0, 0, 0, 1) + word(0, 1, 0, 1) + word(1, 0, 1, 1) + word(1, lane, 1, 1)
-        arrivals += row(0, 0, 0, 3, (4, -1, -1, -1)) + row(0, 2 * lane, 0, 5, (0, 5, -1, -1))
-        arrivals += word(3, 2 * (exchange % 2 == 0), 0, 1) + word(5, 0, 0, 1) + row(1, 0, 0, 2, (4, -1, 6, -1))
+        arrivals += row(0, 0, 0, 3, (own, -1, -1, -1)) + row(0, 2 * lane, 0, 5, (0, own + 1, -1, -1))
+        arrivals += word(3, 2 * (exchange % 2 == 0), 0, 1) + word(5, 0, 0, 1) + row(1, 0, 0, 2, (own, -1, own + 1, -1))
         return arrivals + bytes([SWEEP, BEGIN, SECOND]) + word(4, 0, 0, 1) + row(2, 12, 0, 0) + bytes([SWEEP])
 
     def direct():
-        arrivals = b"".join(word(0, a, 0, a % 2) for a in range(4)) + row(0, 12, 2, 3, (4, 5, -1, -1)) + row(0, 36, 0, 5, (7, 0, 1, 2))
-        return arrivals + bytes([SWEEP, BEGIN, SECOND, SWEEP])
+        counts = b"".join(word(0, a, 0, a % 2) for a in range(4))
+        rows = row(0, 12, 2, 3, (2, 3, -1, -1)) + row(0, 36, 0, 5, (3, 0, 1, -1))
+        return counts + rows + bytes([SWEEP, BEGIN, SECOND, SWEEP])
 
-    for name, bits, pressure, lane in (("sparse", 1, 0, 12), ("aligned", 1 | 8 | 16 | 32, 9, 8), ("wrap", 129, 0, 12)):
-        seed("ffn", name, bytes([bits, pressure, FIRST]) + directional(1, lane) + bytes([BEGIN, FIRST]) +
-             directional(2, lane))
+    for name, bits, pressure, own, lane in (("sparse", 1, 0, 2, 12), ("aligned", 1 | 8 | 16 | 32, 9, 4, 8),
+                                            ("wrap", 129, 0, 2, 12)):
+        seed("ffn", name, bytes([bits, pressure, FIRST]) + directional(1, own, lane) + bytes([BEGIN, FIRST]) +
+             directional(2, own, lane))
     dense = b"".join(word(1, lane, 1, 0) for lane in range(16)) + word(3, 0, 0, 0) + bytes([SWEEP, BEGIN, SECOND, SWEEP])
     seed("ffn", "dense", bytes([7, 0, FIRST]) + dense)
     seed("ffn", "direct", bytes([0, 0, FIRST]) + direct() + bytes([BEGIN, FIRST]) + direct())
     seed("ffn", "direct-no-room", bytes([32, 5, FIRST | 32]) + direct() + bytes([BEGIN, 16, SWEEP, BEGIN, SECOND, SWEEP]))
     for name, culprit, status in (("failure", 2, 61), ("failure-no-status", 0x80000000, 0x80000000)):
         seed("ffn", name, bytes([1, 0, FIRST, 1, 0x86, 0]) + struct.pack("<II", culprit, status) + bytes([LOOK, RUN]))
+    # What bounds must stop: an expert several times in rows that fill the bucket; more rows on a channel than slots.
+    repeated = b"".join(word(0, a, 0, 1) + row(0, 12 * a, 0, 2 + a, (2, 3, 2, 3)) for a in range(4))
+    seed("ffn", "repeated-expert", bytes([0, 0, 16]) + repeated + bytes([SWEEP]))
+    rows = row(0, 30, 3, 5, (2, -1, -1, -1)) + row(0, 31, 11, 5, (2, -1, -1, -1)) + row(1, 0, 3, 5, (2, -1, -1, -1))
+    seed("ffn", "beyond-slots", bytes([1, 0, FIRST]) + word(0, 0, 0, 0) + word(0, 1, 0, 20) + word(1, 15, 1, 3) + rows +
+         bytes([SWEEP]))
 
 
 def attention():
-    """Rank 3 (rail 1, first source domain); token 0 goes to FFN rank 0, token 1 to FFN rank 1, or both to its domain."""
+    """Rank 3 (rail 1, first source domain). Its two tokens go to its only FFN domain, or each to both direct ranks."""
     for name, bits, pressure in (("sparse", 1, 0), ("fp8", 1 | 16 | 32, 9), ("wrap", 129, 0), ("direct", 0, 0)):
         tails = word(1, 0, 1, 1) + word(1, 1, 1, 1)
-        rows = row(0, 0, 0, 0) + row(0, 13, 1, 1) if name == "direct" else row(0, 0, 0, 1) + row(0, 1, 1, 1)
+        rows = row(0, 0, 0, 1) + row(0, 1, 1, 1)
+        if name == "direct":
+            tails = word(1, 0, 1, 2) + word(1, 1, 1, 2)
+            rows = row(0, 0, 0, 0) + row(0, 1, 1, 0) + row(0, 12, 0, 1) + row(0, 13, 1, 1)
         one = bytes([SWEEP, BEGIN, SECOND]) + tails + rows + bytes([SWEEP]) + word(0, 0, 0, 0) + word(0, 1, 0, 0)
         seed("attention", name, bytes([bits, pressure, 0x22]) + one + bytes([BEGIN, 0x22]) + one)
     dense = b"".join(word(1, lane, 1, 0) for lane in range(8))

@@ -32,6 +32,7 @@ static const char *queue_rank(const afdep_group_t *group, void *context)
     int tokens[8];
     queued.fabrics = &queue_provider;
     config.stagger = config.sparse_dispatch = config.sparse_combine = c->sparse ? AFDEP_ON : AFDEP_OFF;
+    config.in_flight = c->in_flight;
     config.timeout_ms = 10000;
     if (afdep_buffer_open(&queued, &config, &buffer) != AFDEP_OK)
         return crowd_say("open: %s", afdep_last_error());
@@ -53,7 +54,7 @@ static const char *queue_rank(const afdep_group_t *group, void *context)
 static void run_all(int depth, int windows)
 {
     static const queue_case_t cases[] = { { 2, 4, 2, 1, 1 }, { 2, 4, 2, 0, 1 }, { 4, 4, 2, 1, 1 }, { 3, 3, 3, 1, 1 },
-                                          { 2, 3, 1, 1, 1 }, { 2, 3, 5, 1, 1 } };
+                                          { 2, 3, 1, 1, 1 }, { 2, 3, 5, 1, 1 }, { 2, 4, 2, 1, 2 }, { 2, 3, 5, 1, 3 } };
     queue_depth = depth;
     queue_windows = windows;
     atomic_store(&queue_refusals, 0);

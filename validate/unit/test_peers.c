@@ -339,6 +339,12 @@ static void test_words_and_rows_at_a_worker(void **state)
     }
     RUN_ALL(0, 2, 0, &right, sparse_wrongs);
     RUN_ALL(0, 2, 1, &right, dense_wrongs);
+    /* A row that no rank of the domain is meant to have. */
+    static const wrong_t nobodys[] = { BROKEN(ids[0], -1, "row 0 of rank 2 is not there") };
+    play_t p = right;
+    p.ids[1] = -1;
+    p.reply_tag = 0; /* nothing goes to the other rail, and nothing is awaited from it */
+    RUN_ALL(0, 2, 0, &p, nobodys);
 }
 
 static void test_words_and_rows_at_a_direct_worker(void **state)

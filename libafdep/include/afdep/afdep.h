@@ -142,8 +142,9 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_open(const afdep_group_t *group, const 
                                               afdep_buffer_t **buffer);
 
 /*
- * Collective on a healthy buffer: waits for the last witnesses, passes a barrier over the fabric, and frees. Local
- * after a fatal error. Always frees; NULL is allowed. Returns OK, or what kept the ranks from parting in order
+ * Collective on a healthy buffer: waits for the last witnesses, passes a barrier over the fabric, and frees. Several
+ * buffers are closed in the same order on all ranks. Local after a fatal error. A buffer belongs to the process that opened
+ * it: a child that was forked and did not exec must not touch it. Always frees; NULL is allowed. Returns OK, or what kept the ranks from parting in order
  * (ORDER: a dispatch was left unmatched; TIMEOUT, PEER).
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);

@@ -11,7 +11,7 @@
 #include "host/host.h"
 #include "validate/fuzz/lib/input.h"
 
-enum { RANKS = 6, TOP_K = 4, EXPERTS = 8, HIDDEN = 256, CAPACITY = 12, TENSORS = 5 };
+enum { RANKS = 6, TOP_K = 4, HIDDEN = 256, CAPACITY = 12, TENSORS = 5 };
 
 /* A rank with one of the 256 settings, made once and restarted for every input. */
 typedef struct subject {
@@ -115,7 +115,7 @@ static void resolve(afdep_settings_t *settings, uint8_t bits)
     afdep_config_t c = AFDEP_CONFIG_INIT;
     c.ffn_ranks = 2;
     c.ranks_per_domain = bits & 1 ? 2 : 0;
-    c.num_experts = EXPERTS;
+    c.num_experts = bits & 8 ? 8 : 4; /* a rank has as many as a token may choose, or fewer */
     c.top_k = TOP_K;
     c.hidden = HIDDEN;
     c.dtype = bits & 32 ? AFDEP_DTYPE_FP8 : AFDEP_DTYPE_BF16;
@@ -365,7 +365,7 @@ static afdep_status_t begin_dispatch(run_t *run, uint8_t how)
     d->x_scale = s->fp8 ? take_tensor(run, 0, 1, tokens, HIDDEN / 128 * sizeof(float)) : NULL;
     int32_t *ids = take_tensor(run, 0, 2, tokens, TOP_K * sizeof(int32_t));
     for (int i = 0; i < tokens * TOP_K; i++)
-        ids[i] = how & 32 ? i % EXPERTS : afdep_fuzz_i8(run->input);
+        ids[i] = how & 32 ? i % s->num_experts : afdep_fuzz_i8(run->input);
     d->ids = ids;
     d->weights = take_tensor(run, 0, 3, tokens, TOP_K * sizeof(float));
     return afdep_host_begin_dispatch(run->host, d, NULL);
