@@ -127,8 +127,9 @@ def ffn():
     repeated = b"".join(word(0, a, 0, 1) + row(0, 12 * a, 0, 2 + a, (2, 3, 2, 3)) for a in range(4))
     seed("ffn", "repeated-expert", bytes([0, 0, 16]) + repeated + bytes([SWEEP]))
     rows = row(0, 30, 3, 5, (2, -1, -1, -1)) + row(0, 31, 11, 5, (2, -1, -1, -1)) + row(1, 0, 3, 5, (2, -1, -1, -1))
-    seed("ffn", "beyond-slots", bytes([1, 0, FIRST]) + word(0, 0, 0, 0) + word(0, 1, 0, 20) + word(1, 15, 1, 3) + rows +
-         bytes([SWEEP]))
+    for name, tokens in (("beyond-bucket", 20), ("beyond-slots", 12)):
+        seed("ffn", name, bytes([1, 0, FIRST]) + word(0, 0, 0, 0) + word(0, 1, 0, tokens) + word(1, 15, 1, 3) + rows +
+             bytes([SWEEP]))
 
 
 def attention():
