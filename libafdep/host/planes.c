@@ -12,8 +12,8 @@
 
 #define ARENA_ALIGN 64u
 
-/* Under the address sanitizer a gap follows every array, and whoever touches it is found: the arena is one mapping, where
-   an overrun would otherwise only reach the next array. */
+/* Under the address sanitizer a gap follows every array, and whoever touches it is found: the arena is one mapping,
+   where an overrun would otherwise only reach the next array. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define ARENA_WATCHED

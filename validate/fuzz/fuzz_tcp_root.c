@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bootstrap as rank 0 hears it: guests that greet and prove, rightly or not, then messages of those that were
- * admitted, in the meeting and in two collectives. The file under test is included, for the steps of a guest; its nonces
- * are always the same, so that a proof of the input's can be right.
+ * admitted, in the meeting and in two collectives. The file under test is included, for the steps of a guest; its
+ * nonces are always the same, so that a proof of the input's can be right.
  */
 #define afdep_random_bytes afdep_fuzz_random_bytes
 #include "core/tcp_root.c" /* NOLINT: its static functions are what is tested */

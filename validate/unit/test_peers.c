@@ -538,6 +538,35 @@ static void test_death_and_parting(void **state)
     run_dead(1);
 }
 
+/* Rank 4 dies while rank 0 has waited for a while already: it is found at the next look, not at the deadline. */
+static afdep_sim_t *mortal;
+static const afdep_fabric_ops_t *mortal_ops;
+
+static void idle_until_death(afdep_fabric_t *f, unsigned rounds)
+{
+    mortal_ops->idle(f, rounds);
+    if (mortal_ops->now(f) > 450000000)
+        afdep_sim_kill(mortal, 4);
+}
+
+static void test_a_late_death(void **state)
+{
+    (void)state;
+    bed_t *b = lay(0, 2, 0, RIG_EXPERTS);
+    mortal = b->sim;
+    mortal_ops = b->h->fabric->ops;
+    afdep_fabric_ops_t ops = *mortal_ops;
+    ops.idle = idle_until_death;
+    b->h->fabric->ops = &ops;
+    b->settings.timeout_ms = 2000;
+    b->receive = rig_receive_args(b->rig, BUCKET);
+    assert_int_equal(run_begun(b, afdep_host_begin_receive(b->h, &b->receive, NULL)), AFDEP_ERR_PEER);
+    assert_non_null(strstr(afdep_last_error(), "rank 4 is dead"));
+    assert_in_range(mortal_ops->now(b->h->fabric), 450000000, 650000000);
+    b->h->fabric->ops = mortal_ops;
+    lift(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_words_and_rows_at_a_source),
         cmocka_unit_test(test_failure_words),
         cmocka_unit_test(test_death_and_parting),
+        cmocka_unit_test(test_a_late_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,7 +243,8 @@ static uint64_t place_of_row(const run_t *run, unsigned kind, unsigned n, int *r
         return base + l->partials + m % domain * f->reply_stride;
     if (kind == 1)
         return base + l->domain_inbox + m % domain * f->stride;
-    return base + l->inbox + m % ((uint64_t)s->attention_domains * (uint32_t)s->channels * h->layout->slots) * f->stride;
+    uint64_t slots = (uint64_t)s->attention_domains * (uint32_t)s->channels * h->layout->slots;
+    return base + l->inbox + m % slots * f->stride;
 }
 
 /* Operands: kind, place, token, source and exchange of the tag; then, of a dispatched row, its experts. */
