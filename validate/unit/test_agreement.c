@@ -131,10 +131,12 @@ static void test_a_refused_rank_takes_all_along(void **state)
     c.status = AFDEP_ERR_UNSUPPORTED;
     run(&c);
     c.other = agreed;
-    c.other.backend = "cuda";
-    c.refused = "backend is \"cuda\"";
+    c.other.backend = "abacus";
+    c.refused = "backend is \"abacus\"";
+    c.status = AFDEP_ERR_CONFIG;
     run(&c);
     c.other = agreed;
+    c.status = AFDEP_ERR_UNSUPPORTED;
     c.other.fabric = "mpi";
     c.refused = "fabric is \"mpi\"";
     run(&c);

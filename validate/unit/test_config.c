@@ -226,7 +226,9 @@ static void test_bad_environment(void **state)
     setenv("AFDEP_BACKEND", "abacus", 1);
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "backend is \"abacus\"", "host or cuda");
     setenv("AFDEP_BACKEND", "cuda", 1);
-    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "backend is \"cuda\"");
+    afdep_settings_t cuda;
+    if (afdep_settings_resolve(&c, WORLD, &cuda) != AFDEP_OK) /* a build that has it opens where there is a GPU */
+        REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "backend is \"cuda\"");
     setenv("AFDEP_BACKEND", "host", 1);
     setenv("AFDEP_FABRIC", "a name longer than any fabric has", 1);
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "fabric is \"a name longer");
