@@ -224,7 +224,15 @@ static afdep_status_t offer(void *context, int64_t rows, struct afdep_receive *r
     return AFDEP_OK;
 }
 
-/* Exchange 1: too little room, then enough. Exchange 2: `allocate` refuses twice. */
+/* What no callback may return: internal numbers and what would read as the buffer's own failure. */
+static afdep_status_t offer_nonsense(void *context, int64_t rows, struct afdep_receive *r)
+{
+    (void)rows, (void)r;
+    const int *answer = context;
+    return (afdep_status_t)*answer;
+}
+
+/* Exchange 1: too little room, then enough. Exchange 2: `allocate` refuses twice, and thrice in ways it may not. */
 static const char *retry_worker(rig_t *rig)
 {
     afdep_receive_t r = rig_receive_args(rig, 8);
@@ -257,6 +265,15 @@ static const char *retry_worker(rig_t *rig)
     for (int i = 0; i < 2; i++)
         if (afdep_worker_receive(rig->buffer, &r, NULL) != AFDEP_ERR_MEMORY)
             return crowd_say("allocate's refusal was not passed on");
+    static const int nonsense[] = { 1, 2, AFDEP_ERR_TIMEOUT };
+    for (int i = 0; i < 3; i++) {
+        int answer = nonsense[i];
+        r.allocate = offer_nonsense;
+        r.allocate_context = &answer;
+        BAD(afdep_worker_receive(rig->buffer, &r, NULL), "which is no status that it may return");
+    }
+    r.allocate = offer;
+    r.allocate_context = &calls;
     FINE(afdep_worker_receive(rig->buffer, &r, NULL));
     rig->receipt = r.receipt;
     FINE(rig_reply(rig));

@@ -609,8 +609,9 @@ static void test_a_late_death(void **state)
     lift(b);
 }
 
-/* Rank 4's farewell is on its way when it is found gone: it is seen before anybody is called dead. */
+/* Rank 4's last word is on its way when it is found gone: it is seen before anybody is called dead. */
 static int gone;
+static uint64_t last_word_at, last_word;
 
 static int alive_until_asked(afdep_fabric_t *f, int peer)
 {
@@ -618,26 +619,69 @@ static int alive_until_asked(afdep_fabric_t *f, int peer)
     return mortal_ops->alive(f, peer) && peer != 4;
 }
 
-static afdep_status_t progress_with_farewell(afdep_fabric_t *f)
+static afdep_status_t progress_with_last_word(afdep_fabric_t *f)
 {
-    f->base[afdep_closing_word(4)] = (unsigned char)gone;
+    if (gone)
+        memcpy(f->base + last_word_at, &last_word, sizeof(last_word));
     return mortal_ops->progress(f);
 }
 
-static void test_a_farewell_on_its_way(void **state)
+static void run_last_word(uint64_t at, uint64_t word, afdep_status_t status, const char *sentence)
 {
-    (void)state;
     bed_t *b = lay(0, 2, 0, RIG_EXPERTS);
     mortal_ops = b->h->fabric->ops;
     afdep_fabric_ops_t ops = *mortal_ops;
     ops.alive = alive_until_asked;
-    ops.progress = progress_with_farewell;
+    ops.progress = progress_with_last_word;
     b->h->fabric->ops = &ops;
+    b->settings.timeout_ms = 300;
     gone = 0;
+    last_word_at = at;
+    last_word = word;
     b->receive = rig_receive_args(b->rig, BUCKET);
-    assert_int_equal(run_begun(b, afdep_host_begin_receive(b->h, &b->receive, NULL)), AFDEP_ERR_TIMEOUT);
+    assert_int_equal(run_begun(b, afdep_host_begin_receive(b->h, &b->receive, NULL)), status);
+    assert_non_null(strstr(afdep_last_error(), sentence));
     b->h->fabric->ops = mortal_ops;
     lift(b);
+}
+
+static void test_a_last_word_on_its_way(void **state)
+{
+    (void)state;
+    run_last_word(afdep_closing_word(4), 1, AFDEP_ERR_TIMEOUT, "though all ranks live");
+    run_last_word(afdep_failure_word(4), failure(AFDEP_ERR_PROTOCOL, -1), AFDEP_ERR_PEER,
+                  "rank 4 gave up with AFDEP_ERR_PROTOCOL");
+}
+
+/* What a transport says while an exchange is half done is fatal, whatever it is. */
+static afdep_status_t flush_says;
+
+static afdep_status_t failing_flush(afdep_fabric_t *f)
+{
+    (void)f;
+    return afdep_fail(flush_says, "the cable is out");
+}
+
+static void test_errors_of_the_transport(void **state)
+{
+    (void)state;
+    static const afdep_status_t says[][2] = { { AFDEP_ERR_SYSTEM, AFDEP_ERR_TRANSPORT },
+                                              { AFDEP_ERR_MEMORY, AFDEP_ERR_TRANSPORT },
+                                              { AFDEP_ERR_PROTOCOL, AFDEP_ERR_PROTOCOL } };
+    for (int i = 0; i < 3; i++) {
+        bed_t *b = lay(2, 2, 0, RIG_EXPERTS);
+        const afdep_fabric_ops_t *before = b->h->fabric->ops;
+        const afdep_dispatch_t d = rig_dispatch_args(b->rig, BUCKET, 1);
+        afdep_fabric_ops_t ops = *before;
+        ops.flush = failing_flush;
+        flush_says = says[i][0];
+        b->h->fabric->ops = &ops;
+        assert_int_equal(run_begun(b, afdep_host_begin_dispatch(b->h, &d, NULL)), says[i][1]);
+        assert_string_equal(afdep_last_error(), "the cable is out");
+        assert_int_equal(afdep_host_begin_dispatch(b->h, &d, NULL), AFDEP_ERR_POISONED);
+        b->h->fabric->ops = before;
+        lift(b);
+    }
 }
 
 int main(void)
@@ -652,7 +696,8 @@ int main(void)
         cmocka_unit_test(test_failure_words),
         cmocka_unit_test(test_death_and_parting),
         cmocka_unit_test(test_a_late_death),
-        cmocka_unit_test(test_a_farewell_on_its_way),
+        cmocka_unit_test(test_a_last_word_on_its_way),
+        cmocka_unit_test(test_errors_of_the_transport),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
