@@ -56,7 +56,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->backend = info->backend;
     arm->fabric = info->fabric;
     arm->emulated = 0;
-    arm->graph = 0; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
+    arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->domains = "declared";
     arm->fault = rank->plan->faults.json;
 }

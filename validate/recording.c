@@ -38,6 +38,8 @@ static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
     for (int a = 0; a < sources; a++)
         p->tokens[a] = (a + index) % 4 == 3 ? 0 : p->scenario.capacity; /* shapes specialize the recording */
     p->plan = (afdep_exchange_plan_t){ .bucket = p->scenario.capacity, .tokens = p->tokens, .view = index % 2 };
+    if (p->x.staged)
+        afdep_staged_record_calls(p->x.staged);
     afdep_exchanger_prepare_first(&p->x, &p->plan);
     afdep_exchanger_prepare_second(&p->x, &p->plan);
     p->dispatch = p->x.dispatch;
@@ -69,17 +71,13 @@ static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t 
     p->x.dispatch = p->dispatch;
     p->x.receive = p->receive;
     delay(r->delay_dispatches && !rig->ffn, rig->v->world->rank, n);
-    afdep_status_t status = rig->ffn ? afdep_worker_receive(rig->buffer, &p->x.receive, NULL)
-                                     : afdep_source_dispatch(rig->buffer, &p->x.dispatch, NULL);
-    status = afdep_exchanger_judge_first(&p->x, &p->plan, status);
+    afdep_status_t status = afdep_exchanger_judge_first(&p->x, &p->plan, afdep_exchanger_call_first(&p->x));
     if (status != AFDEP_OK)
         return status;
     afdep_exchanger_prepare_second(&p->x, &p->plan);
     p->x.collect = p->collect;
     delay(r->delay_replies && rig->ffn, rig->v->world->rank, n);
-    status = rig->ffn ? afdep_worker_reply(rig->buffer, &p->x.reply_arguments, NULL)
-                      : afdep_source_collect(rig->buffer, &p->x.collect, NULL);
-    return afdep_exchanger_judge_second(&p->x, &p->plan, status);
+    return afdep_exchanger_judge_second(&p->x, &p->plan, afdep_exchanger_call_second(&p->x));
 }
 
 void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
