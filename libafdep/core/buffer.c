@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public buffer: opens backend and fabric after all ranks agree, checks arguments, hands calls on. */
 #ifdef HAVE_CONFIG_H
-#include "config.h"
+#include <config.h> /* of the build, not the one beside this file */
 #endif
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resolves a caller's configuration and the environment into settings, and refuses what cannot be. */
 #ifdef HAVE_CONFIG_H
-#include "config.h"
+#include <config.h> /* of the build, not the one beside this file */
 #endif
 
 #include "core/config.h"
