@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define BUDGET_NS 2000000000
 #define FEWEST_ITERATIONS 20
 #define REDUCE_AT_ONCE 256
 #define TIMED_EXCHANGE 1000 /* payloads of the timed exchanges; the checked ones use others */
@@ -118,9 +117,9 @@ static int64_t agree(afdep_bench_rank_t *rank, int64_t next)
 }
 
 /* As many as fill what is left of the budget at the pace so far, never more than doubling it. */
-static int64_t next_round(int64_t done, int64_t elapsed_ns)
+static int64_t next_round(int64_t budget_ns, int64_t done, int64_t elapsed_ns)
 {
-    int64_t left = BUDGET_NS - elapsed_ns;
+    int64_t left = budget_ns - elapsed_ns;
     if (done == 0)
         return FEWEST_ITERATIONS;
     if (left <= elapsed_ns / done)
@@ -132,8 +131,9 @@ static int64_t next_round(int64_t done, int64_t elapsed_ns)
 static int64_t timed_loop(timed_t *t, afdep_reservoir_t *reservoir)
 {
     int64_t done = 0, asked = t->rank->plan->iterations, begin = now_ns();
+    int64_t budget_ns = (int64_t)t->rank->plan->budget_ms * 1000000;
     for (;;) {
-        int64_t next = asked ? asked - done : agree(t->rank, next_round(done, now_ns() - begin));
+        int64_t next = asked ? asked - done : agree(t->rank, next_round(budget_ns, done, now_ns() - begin));
         if (next == 0)
             return done;
         for (int64_t i = 0; i < next; i++) {

@@ -62,7 +62,9 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           &w->tokens_given },
         INT_OPTION("num-sms", num_sms, 1, "channels are 8 times this"),
         { "iterations", AFDEP_OPTION_INT, &plan->iterations, 1, INT_MOST, 0, "N",
-          "timed iterations of a token count (default: as many as fit 2 s, at least 20)", 0 },
+          "timed iterations of a token count (default: as many as fit the budget, at least 20)", 0 },
+        { "budget-ms", AFDEP_OPTION_INT, &plan->budget_ms, 1, INT_MOST, 0, "N",
+          "time for the iterations of a token count where their number is not given (default 2000)", 0 },
         { "warmup", AFDEP_OPTION_INT, &plan->warmup, 0, INT_MOST, 0, "N", "iterations before them (default 5)", 0 },
         { "graph", AFDEP_OPTION_ON_OFF, &w->graph, 0, 0, 0, 0,
           "replay recorded exchanges where the backend can; the host backend runs eager", &w->graph_given },
@@ -300,6 +302,7 @@ int afdep_bench_plan_parse(afdep_bench_plan_t *plan, int argc, char **argv, int 
     plan->check = 1;
     plan->view = 1;
     plan->warmup = 5;
+    plan->budget_ms = 2000;
     plan->in_flight = 1;
     bench_words_t *words = calloc(1, sizeof(*words));
     if (!words)

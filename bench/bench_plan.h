@@ -35,6 +35,7 @@ typedef struct afdep_bench_plan {
     int check;
     int view;                    /* timed exchanges on a device collect views */
     int iterations;              /* timed iterations of each token count; 0: as many as fit the budget */
+    int budget_ms;
     int warmup;
     int in_flight;
     const int *tokens_per_source; /* [A], or NULL: every source has the cell's token count */

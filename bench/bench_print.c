@@ -150,6 +150,9 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
            "graph off, %d in flight\n",
            arm->name, rank->info.protocol, arm->backend, arm->fabric, rank->info.channels, on_off(arm->stagger),
            on_off(arm->sparse_dispatch), on_off(arm->sparse_combine), plan->in_flight);
+    if (plan->faults.faults.count)
+        printf("# faults: %s, %d rule%s\n", plan->faults.file, plan->faults.faults.count,
+               plan->faults.faults.count == 1 ? "" : "s");
     if (plan->scenario.graph)
         printf("# graph: the scenario asks for it; the host backend runs eager\n");
     if (plan->tokens_per_source) {

@@ -31,7 +31,7 @@ static const char *const captions[] = {
     "Round trip of an exchange: median over the repeats, against tokens per Attention rank; bars reach from the fastest "
     "to the slowest repeat. Both axes are logarithmic.",
     "Paired change against the baseline: geometric mean over the repeats with its 95% interval. Below zero is faster; an "
-    "interval that crosses zero shows no difference.",
+    "interval that crosses zero shows no difference. Wide intervals leave the frame.",
     "Signals of one exchange at the busiest FFN rank, in at dispatch and out at combine.",
     "Signals of one exchange at each rank, received and sent, by arm and tokens per Attention rank.",
 };
@@ -108,6 +108,24 @@ static void quote(FILE *out, const char *text)
     fputc('\'', out);
 }
 
+/* A narrow panel's title: a long name goes on in a second line behind the plus sign nearest its middle. Line breaks take
+   double quotes, in which gnuplot reads much: whatever a name rarely has becomes a question mark. */
+static void quote_in_two(FILE *out, const char *text)
+{
+    size_t length = strlen(text), at = 0;
+    for (size_t i = 0; length > 20 && i < length; i++)
+        if (text[i] == '+' && (at == 0 || labs((long)(2 * i) - (long)length) < labs((long)(2 * at) - (long)length)))
+            at = i;
+    fputc('"', out);
+    for (size_t i = 0; i < length; i++) {
+        int plain = (unsigned char)text[i] >= 0x20 && !strchr("\\\"`$@%", text[i]);
+        fputc(plain ? text[i] : '?', out);
+        if (at && i == at)
+            fputs("\\n", out);
+    }
+    fputc('"', out);
+}
+
 static void number(FILE *out, double value)
 {
     if (isfinite(value))
@@ -137,8 +155,8 @@ static void frame(FILE *out, const afdep_report_set_t *set, const char *what)
              cJSON_IsTrue(get(arm, "emulated")) ? ", emulated" : "");
     fputs("set encoding utf8\nset title ", out);
     quote(out, title);
-    fputs(" noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#dddddd' lw 1 dt 1\n"
-          "set key outside below center horizontal noenhanced samplen 4\n",
+    fputs(" noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#cccccc' lw 1 dt 1\n"
+          "set key outside below center horizontal noenhanced samplen 4 height 1\n",
           out);
 }
 
@@ -151,20 +169,20 @@ static void token_axis(FILE *out, const afdep_comparison_t *c)
     fputs("set xlabel 'tokens per Attention rank'\nset logscale x 2\nset xtics (", out);
     for (int token = first; token < c->token_counts; token++)
         fprintf(out, "%s'%d' %d", token > first ? "," : "", c->tokens[token], c->tokens[token]);
-    fprintf(out, ")\nset xrange [%g:%g]\n", c->tokens[first] / 1.25, c->tokens[c->token_counts - 1] * 1.25);
+    fprintf(out, ")\nset xrange [%g:%g]\n", c->tokens[first] / 1.4, c->tokens[c->token_counts - 1] * 1.4);
 }
 
-/* Tics at 1, 2, 5 of each power of ten while there is room for them, else at the powers. */
-static void log_axis(FILE *out, double low, double high)
+/* A logarithmic scale for `axis`: tics at 1, 2, 5 of each power of ten while there is room for them, else at the powers. */
+static void log_axis(FILE *out, const char *axis, double low, double high)
 {
     static const double steps[] = { 1, 2, 5 };
     int count = high / low > 3000 ? 1 : 3, any = 0;
-    fputs("set logscale y 10\nset ytics (", out);
+    fprintf(out, "set logscale %s 10\nset %stics (", axis, axis);
     for (double power = pow(10, floor(log10(low)) - 1); power < high * 10; power *= 10)
         for (int i = 0; i < count; i++)
             if (power * steps[i] >= low / 2 && power * steps[i] <= high * 2)
                 fprintf(out, "%s'%g' %g", any++ ? "," : "", power * steps[i], power * steps[i]);
-    fprintf(out, ")\nset yrange [%g:%g]\n", low / 1.3, high * 1.3);
+    fprintf(out, ")\nset %srange [%g:%g]\n", axis, low, high);
 }
 
 static void widen(double value, double *low, double *high)
@@ -173,6 +191,15 @@ static void widen(double value, double *low, double *high)
         return;
     *low = value < *low ? value : *low;
     *high = value > *high ? value : *high;
+}
+
+/* Arms stand beside each other, not on top: a factor for the token counts of the `place`-th of `count`, `step` of an
+   octave apart as long as all together stay narrower than one. */
+static double beside(int place, int count, double step)
+{
+    if (count * step > 0.6)
+        step = 0.6 / count;
+    return pow(2, step * (place - (count - 1) / 2.0));
 }
 
 /* ---- Latency --------------------------------------------------------------------------------------------------- */
@@ -207,10 +234,14 @@ static void latency_drawing(FILE *out, const afdep_report_set_t *set)
                 widen(afdep_comparison_at(c, arm, token, repeat), &low, &high);
     frame(out, set, "Round trip");
     token_axis(out, c);
-    log_axis(out, low, high);
-    fputs("set ylabel 'round trip, median (µs)'\nplot ", out);
+    log_axis(out, "y", low / 1.3, high * 1.3);
+    fputs("set ylabel 'round trip, median (µs)'\nset bars 0.7\nplot ", out);
     for (int arm = 0; arm < c->arms; arm++) {
-        fprintf(out, "%s$arm%d using 1:2:3:4 with yerrorlines lt %d title ", arm ? ", " : "", arm, arm % STYLES + 1);
+        int type = arm % STYLES + 1;
+        double x = beside(arm, c->arms, 0.04);
+        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d lw 1 dt 1 ps 0 notitle", arm ? ", " : "", arm,
+                x, type);
+        fprintf(out, ", $arm%d using ($1*%.4f):2 with linespoints lt %d title ", arm, x, type);
         quote(out, c->names[arm]);
     }
     fputc('\n', out);
@@ -258,7 +289,9 @@ static void change_drawing(FILE *out, const afdep_report_set_t *set)
 {
     const afdep_comparison_t *c = &set->comparison;
     int place = 0, first = 1;
-    frame(out, set, "Paired change");
+    char what[192];
+    snprintf(what, sizeof(what), "Change against %.128s", c->names[c->baseline]);
+    frame(out, set, what);
     token_axis(out, c);
     fputs("unset logscale y\nset ytics autofreq\n", out);
     change_range(out, c);
@@ -268,13 +301,10 @@ static void change_drawing(FILE *out, const afdep_report_set_t *set)
     for (int arm = 0; arm < c->arms; arm++) {
         if (arm == c->baseline)
             continue;
-        /* Beside each other, not on top. */
-        double beside = pow(2, 0.12 * (place++ - (c->arms - 2) / 2.0));
-        char title[256];
-        snprintf(title, sizeof(title), "%s against %s", c->names[arm], c->names[c->baseline]);
-        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d dt 1 title ", first ? "" : ", ", arm, beside,
+        double x = beside(place++, c->arms - 1, 0.12);
+        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d dt 1 title ", first ? "" : ", ", arm, x,
                 arm % STYLES + 1);
-        quote(out, title);
+        quote(out, c->names[arm]);
         first = 0;
     }
     fputc('\n', out);
@@ -302,7 +332,7 @@ static void signals_drawing(FILE *out, const afdep_report_set_t *set)
             widen(signals_of(c, arm, token), &low, &high);
     frame(out, set, "Signals");
     token_axis(out, c);
-    log_axis(out, low, high);
+    log_axis(out, "y", low / 1.3, high * 1.3);
     fputs("set ylabel 'signals per exchange, busiest FFN rank'\nplot ", out);
     for (int arm = 0; arm < c->arms; arm++) {
         fprintf(out, "%s$arm%d using 1:2 with linespoints lt %d title ", arm ? ", " : "", arm, arm % STYLES + 1);
@@ -338,10 +368,9 @@ static void ranks_colours(FILE *out, const afdep_comparison_t *c)
             for (int rank = 0; rank < ranks; rank++)
                 widen(signals_of_rank(c, arm, token, rank), &low, &high);
     /* Cividis: as even for colour-blind eyes as for others. */
-    fprintf(out,
-            "set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n"
-            "set logscale cb 10\nset format cb '%%g'\nset cbrange [%g:%g]\n",
-            low, high > low ? high : low * 10);
+    fputs("set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n",
+          out);
+    log_axis(out, "cb", low, high > low ? high : low * 10);
 }
 
 /* How far apart labelled ranks are. */
@@ -362,7 +391,8 @@ static void ranks_drawing(FILE *out, const afdep_report_set_t *set)
     frame(out, set, "Signals by rank");
     ranks_colours(out, c);
     fprintf(out, "unset title\nset border 15\nunset grid\nunset key\nset xrange [-0.5:%d.5]\nset yrange [%d.5:-0.5]\n"
-                 "set xtics rotate by -90 font ',10' (", c->token_counts - 1, ranks - 1);
+                 "set xtics %s font ',10' (", c->token_counts - 1, ranks - 1,
+            abreast * c->token_counts > 16 ? "rotate by -90" : "norotate");
     for (int token = 0; token < c->token_counts; token++)
         fprintf(out, "%s'%d' %d", token ? "," : "", c->tokens[token], token);
     fprintf(out, ")\nset ytics font ',%d' 0,%d\n", rows > 1 ? 8 : 10, rank_step(ranks) * (rows > 1 ? 2 : 1));
@@ -377,7 +407,7 @@ static void ranks_drawing(FILE *out, const afdep_report_set_t *set)
     fputs("set colorbox user origin 0.88,0.13 size 0.02,0.78\n", out);
     for (int arm = 0; arm < c->arms; arm++) {
         fputs("set title ", out);
-        quote(out, c->names[arm]);
+        quote_in_two(out, c->names[arm]);
         fprintf(out, " noenhanced font ',%d'\nset format y '%s'\n", c->arms > 3 ? 9 : 12, arm % abreast ? "" : "%g");
         fprintf(out, "plot $arm%d using 1:2:3 with image notitle\n", arm);
         fputs("unset label 10\nunset label 11\nunset label 12\nunset colorbox\n", out);
@@ -394,7 +424,9 @@ static void write_script(FILE *out, const afdep_report_set_t *set, afdep_picture
     static void (*const drawing[])(FILE *, const afdep_report_set_t *) = { latency_drawing, change_drawing,
                                                                            signals_drawing, ranks_drawing };
     int rows = (set->comparison.arms + PANELS_ABREAST - 1) / PANELS_ABREAST;
-    int height = kind != AFDEP_PICTURE_RANKS ? 500 : rows > 1 ? 350 * rows : 560;
+    /* Long keys take two columns at most. */
+    int key = set->comparison.arms > 4 ? 10 * set->comparison.arms : 0;
+    int height = kind != AFDEP_PICTURE_RANKS ? 500 + key : rows > 1 ? 350 * rows : 560;
     data[kind](out, &set->comparison);
     for (int png = 0; png < 2; png++) {
         if (png)

@@ -107,6 +107,26 @@ static void paired_table(afdep_page_t *page, const afdep_comparison_t *c, row_t 
     afdep_page_table_end(page);
 }
 
+/* A line for each arm and token count. */
+static void long_table(afdep_page_t *page, const afdep_comparison_t *c, row_t *row)
+{
+    char words[128];
+    static const char *const names[] = { "arm", "tokens", "µs", "change, % (95%)" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        cell(row, "%s", names[i]);
+    head(page, row, 3);
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++) {
+            afdep_paired_t paired = afdep_comparison_pair(c, arm, token);
+            cell(row, "%s", c->names[arm]);
+            cell(row, "%d", c->tokens[token]);
+            cell_us(row, afdep_comparison_median(c, arm, token));
+            cell(row, "%s", arm == c->baseline ? "baseline" : afdep_paired_words(&paired, words, sizeof(words)));
+            put(page, row);
+        }
+    afdep_page_table_end(page);
+}
+
 static void median_table(afdep_page_t *page, const afdep_comparison_t *c, row_t *row)
 {
     cell(row, "tokens");
@@ -165,6 +185,8 @@ void afdep_text_changes(afdep_page_t *page, const afdep_report_set_t *set)
         afdep_page_paragraph(page, "Nothing was measured.");
     else if (c->baseline < 0 || c->arms < 2)
         median_table(page, c, row);
+    else if (c->arms - 1 > AFDEP_COMPARISON_ABREAST)
+        long_table(page, c, row);
     else
         paired_table(page, c, row);
     for (int arm = 0; c->baseline >= 0 && arm < c->arms; arm++)

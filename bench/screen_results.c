@@ -197,20 +197,51 @@ static void print_median(const afdep_comparison_t *c, int arm, int token)
         printf(" %.1f |", median);
 }
 
-static void print_row(const afdep_comparison_t *c, int token)
+static void print_change(const afdep_comparison_t *c, int arm, int token)
 {
     char words[128];
-    printf("| %d |", c->tokens[token]);
+    afdep_paired_t paired = afdep_comparison_pair(c, arm, token);
+    print_median(c, arm, token);
+    printf(" %s |", afdep_paired_words(&paired, words, sizeof(words)));
+}
+
+/* A line for each token count, arms side by side. */
+static void print_abreast(const afdep_comparison_t *c)
+{
+    printf("| tokens |");
     if (c->baseline >= 0)
-        print_median(c, c->baseline, token);
-    for (int arm = 0; arm < c->arms; arm++) {
-        if (arm == c->baseline)
-            continue;
-        afdep_paired_t paired = afdep_comparison_pair(c, arm, token);
-        print_median(c, arm, token);
-        printf(" %s |", afdep_paired_words(&paired, words, sizeof(words)));
-    }
+        printf(" %s us |", c->names[c->baseline]);
+    for (int arm = 0; arm < c->arms; arm++)
+        if (arm != c->baseline)
+            printf(" %s us | change %% (95%%) |", c->names[arm]);
+    printf("\n|---:|");
+    for (int arm = 0; arm < c->arms; arm++)
+        printf(arm == c->baseline ? "---:|" : "---:|---:|");
     printf("\n");
+    for (int token = 0; token < c->token_counts; token++) {
+        printf("| %d |", c->tokens[token]);
+        if (c->baseline >= 0)
+            print_median(c, c->baseline, token);
+        for (int arm = 0; arm < c->arms; arm++)
+            if (arm != c->baseline)
+                print_change(c, arm, token);
+        printf("\n");
+    }
+}
+
+/* A line for each arm and token count. */
+static void print_long(const afdep_comparison_t *c)
+{
+    printf("| arm | tokens | us | change %% (95%%) |\n|---|---:|---:|---:|\n");
+    for (int arm = 0; arm < c->arms; arm++)
+        for (int token = 0; token < c->token_counts; token++) {
+            printf("| %s | %d |", c->names[arm], c->tokens[token]);
+            if (arm != c->baseline)
+                print_change(c, arm, token);
+            else
+                print_median(c, arm, token), printf(" (baseline) |");
+            printf("\n");
+        }
 }
 
 void afdep_screen_results_print(const afdep_screen_results_t *results)
@@ -219,18 +250,10 @@ void afdep_screen_results_print(const afdep_screen_results_t *results)
     afdep_comparison_t c;
     if (!results->records->child || compare(results, &c, why, sizeof(why)) < 0)
         return;
-    printf("| tokens |");
-    if (c.baseline >= 0)
-        printf(" %s us |", c.names[c.baseline]);
-    for (int arm = 0; arm < c.arms; arm++)
-        if (arm != c.baseline)
-            printf(" %s us | change %% (95%%) |", c.names[arm]);
-    printf("\n|---:|");
-    for (int arm = 0; arm < c.arms; arm++)
-        printf(arm == c.baseline ? "---:|" : "---:|---:|");
-    printf("\n");
-    for (int token = 0; token < c.token_counts; token++)
-        print_row(&c, token);
+    if (c.arms - 1 > AFDEP_COMPARISON_ABREAST)
+        print_long(&c);
+    else
+        print_abreast(&c);
     afdep_comparison_free(&c);
     fflush(stdout);
 }

@@ -90,9 +90,9 @@ static void gather(afdep_world_t *world, afdep_outcome_t *outcome)
 static void run_case(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     memset(outcome, 0, sizeof(*outcome));
-    if (!c->alone || v->world->rank == 0)
-        c->run(v, c, outcome);
-    gather(v->world, outcome);
+    c->run(v, c, outcome);
+    if (!c->alone)
+        gather(v->world, outcome);
 }
 
 /* ---- Output -------------------------------------------------------------------------------------------------- */
@@ -229,16 +229,18 @@ static int run_rank(afdep_world_t *world, void *argument)
     int failed = 0;
     if (world->rank == 0)
         begin_report(&report, plan, world);
-    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++) {
-        if (!wanted(plan, c))
-            continue;
-        afdep_outcome_t outcome;
-        double start = seconds_now();
-        run_case(&v, c, &outcome);
-        failed += outcome.verdict == AFDEP_FAILED;
-        if (world->rank == 0)
-            add_result(&report, plan, world, c, &outcome, seconds_now() - start);
-    }
+    /* The cases of rank 0 alone come last: they may take longer than the other ranks would wait for it. */
+    for (int alone = 0; alone <= (world->rank == 0); alone++)
+        for (const afdep_case_t *c = suites[plan->suite]; c->name; c++) {
+            if (c->alone != alone || !wanted(plan, c))
+                continue;
+            afdep_outcome_t outcome;
+            double start = seconds_now();
+            run_case(&v, c, &outcome);
+            failed += outcome.verdict == AFDEP_FAILED;
+            if (world->rank == 0)
+                add_result(&report, plan, world, c, &outcome, seconds_now() - start);
+        }
     if (world->rank == 0)
         print_summary(&report);
     cJSON_Delete(report.record);

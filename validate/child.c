@@ -315,25 +315,59 @@ static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *ou
     outcome->exchanges++;
 }
 
+#define NAMES_MOST 64
+#define NAME_BYTES 64
+
 /* Names of this project in /dev/shm. */
-static int count_segments(void)
+static int list_segments(char names[][NAME_BYTES])
 {
     DIR *folder = opendir("/dev/shm");
     int count = 0;
-    for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder))
-        count += strncmp(e->d_name, "afdep-", 6) == 0;
+    for (struct dirent *e = folder ? readdir(folder) : NULL; e && count < NAMES_MOST; e = readdir(folder))
+        if (strncmp(e->d_name, "afdep-", 6) == 0)
+            snprintf(names[count++], NAME_BYTES, "%s", e->d_name);
     if (folder)
         closedir(folder);
     return count;
+}
+
+static int is_listed(char names[][NAME_BYTES], int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return 1;
+    return 0;
+}
+
+/* A name that was not there before and stays. Other jobs of this machine open buffers too, and their names come and go
+   within moments, so a new name is looked at again. */
+static int find_left(char before[][NAME_BYTES], int count, char *left)
+{
+    char now[NAMES_MOST][NAME_BYTES], later[NAMES_MOST][NAME_BYTES];
+    int found = list_segments(now);
+    for (int i = 0; i < found; i++) {
+        if (is_listed(before, count, now[i]))
+            continue;
+        sleep_us(3000000);
+        int still = list_segments(later);
+        for (int j = i; j < found; j++)
+            if (!is_listed(before, count, now[j]) && is_listed(later, still, now[j])) {
+                memcpy(left, now[j], NAME_BYTES);
+                return 1;
+            }
+        return 0;
+    }
+    return 0;
 }
 
 void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const afdep_kill_t *k = c->argument;
     uint64_t state = v->seed * 0x9E3779B97F4A7C15u + 1;
-    int before = count_segments();
+    char before[NAMES_MOST][NAME_BYTES], left[NAME_BYTES];
+    int count = list_segments(before);
     for (int n = 0; n < k->points && outcome->verdict == AFDEP_PASSED; n++)
         run_kill(k, &state, outcome);
-    if (k->phase == AFDEP_KILL_EXCHANGING && outcome->verdict == AFDEP_PASSED && count_segments() > before)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "a segment was left in /dev/shm");
+    if (k->phase == AFDEP_KILL_EXCHANGING && outcome->verdict == AFDEP_PASSED && find_left(before, count, left))
+        afdep_outcome_set(outcome, AFDEP_FAILED, "%s was left in /dev/shm", left);
 }

@@ -36,6 +36,9 @@ const cJSON *afdep_benchmark_cell(const cJSON *record, int tokens);
 /* A number inside a cell, by up to two keys ("median_us", NULL); NaN where there is none. */
 double afdep_cell_number(const cJSON *cell, const char *key, const char *inner);
 
+/* With more arms than these beside the baseline a table gets a line for each, in place of columns. */
+#define AFDEP_COMPARISON_ABREAST 3
+
 typedef struct afdep_comparison {
     int arms, token_counts, repeats; /* repeats: the most that any arm has */
     const char *names[AFDEP_COMPARISON_ARMS_MAX]; /* in the order of their first records; they belong to the records */
