@@ -38,13 +38,13 @@ static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
     for (int a = 0; a < sources; a++)
         p->tokens[a] = (a + index) % 4 == 3 ? 0 : p->scenario.capacity; /* shapes specialize the recording */
     p->plan = (afdep_exchange_plan_t){ .bucket = p->scenario.capacity, .tokens = p->tokens, .view = index % 2 };
-    if (p->x.staged)
-        afdep_staged_record_calls(p->x.staged);
     afdep_exchanger_prepare_first(&p->x, &p->plan);
     afdep_exchanger_prepare_second(&p->x, &p->plan);
     p->dispatch = p->x.dispatch;
     p->receive = p->x.receive;
     p->collect = p->x.collect;
+    if (p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &p->dispatch, &p->receive, &p->collect) != AFDEP_OK)
+        return -1;
     return 0;
 }
 
@@ -96,6 +96,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
         ready = make_pair(&rig, &pairs[i], i) == 0;
     if (!ready)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for the tensors of a recording");
+    afdep_rig_settle(&rig);
     for (int n = 0; n < r->replays && ready && outcome->verdict == AFDEP_PASSED; n++)
         for (int i = 0; i < r->pairs; i++) {
             if (replay(&rig, &pairs[i], r, n + i) != AFDEP_OK) {
@@ -105,6 +106,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
             outcome->exchanges++;
             outcome->graph_exchanges++;
         }
+    afdep_rig_settle(&rig);
     for (int i = 0; i < r->pairs; i++)
         free_pair(&pairs[i]);
     free(pairs);

@@ -60,11 +60,19 @@ int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, af
             afdep_rig_close(rig, outcome);
             return -1;
         }
+    afdep_rig_settle(rig);
     return 0;
+}
+
+void afdep_rig_settle(afdep_rig_t *rig)
+{
+    if (rig->v->backend && strcmp(rig->v->backend, "cuda") == 0)
+        afdep_world_barrier(rig->v->world);
 }
 
 void afdep_rig_close(afdep_rig_t *rig, afdep_outcome_t *outcome)
 {
+    afdep_rig_settle(rig);
     for (int g = 0; g < rig->in_flight; g++)
         if (rig->x[g].scenario)
             afdep_exchanger_free(&rig->x[g]);

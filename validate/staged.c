@@ -23,8 +23,7 @@ struct afdep_staged {
     cudaStream_t stream;
     cudaEvent_t begin, end;
     cudaGraphExec_t graph;
-    cudaGraphExec_t calls[2]; /* with record_calls: the recorded halves of an exchange */
-    int record_calls;
+    cudaGraphExec_t calls[2]; /* the recorded halves of an exchange, where they were recorded */
     afdep_staged_run_t run;
     int source; /* an Attention rank */
     size_t width, experts;
@@ -48,6 +47,11 @@ struct afdep_staged {
     afdep_collect_t last_collect;
     afdep_receive_t *caller; /* receive under way: the caller's struct */
 };
+
+/* One stream for all of a rank's tensors: streams beyond the number of hardware queues share one, and a copy behind
+   another stream's waiting kernel would wait too. */
+static _Thread_local cudaStream_t rank_stream;
+static _Thread_local int rank_stream_users;
 
 static _Thread_local char own_why[256]; /* "": the library's sentence is the last one */
 
@@ -136,8 +140,14 @@ afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int buc
     s->experts = (size_t)(c->num_experts / c->ffn_ranks);
     s->rows_capacity = rows_for(c, bucket);
     afdep_staged_use_device(rank);
-    if (!failed(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "a stream") &&
-        !failed(cudaEventCreate(&s->begin), "an event") && !failed(cudaEventCreate(&s->end), "an event") &&
+    if (!rank_stream_users && failed(cudaStreamCreateWithFlags(&rank_stream, cudaStreamNonBlocking), "a stream")) {
+        snprintf(why, why_size, "%s", own_why);
+        free(s);
+        return NULL;
+    }
+    rank_stream_users++;
+    s->stream = rank_stream;
+    if (!failed(cudaEventCreate(&s->begin), "an event") && !failed(cudaEventCreate(&s->end), "an event") &&
         !(s->source ? make_source(s, bucket) : make_worker(s, s->rows_capacity)))
         return s;
     snprintf(why, why_size, "%s", own_why);
@@ -161,8 +171,8 @@ void afdep_staged_destroy(afdep_staged_t *s)
         (void)cudaEventDestroy(s->end);
     if (s->begin)
         (void)cudaEventDestroy(s->begin);
-    if (s->stream)
-        (void)cudaStreamDestroy(s->stream);
+    if (--rank_stream_users == 0)
+        (void)cudaStreamDestroy(rank_stream);
     free(s);
 }
 
@@ -206,23 +216,48 @@ static afdep_status_t record(afdep_staged_t *s, afdep_buffer_t *buffer, call_fn 
     return status == AFDEP_OK && broken ? AFDEP_ERR_SYSTEM : status;
 }
 
-/* A half of an exchange: the call itself, or its recording, made at the first time. */
+/* A half of an exchange: the call itself, or its recording. */
 static afdep_status_t run_call(afdep_staged_t *s, afdep_buffer_t *buffer, int half, call_fn call)
 {
-    if (!s->record_calls)
+    if (!s->calls[half])
         return call(s, buffer);
-    afdep_status_t status = s->calls[half] ? AFDEP_OK : record(s, buffer, call, &s->calls[half]);
-    if (status == AFDEP_OK && failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call"))
-        status = AFDEP_ERR_SYSTEM;
-    return status;
+    return failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM : AFDEP_OK;
 }
 
-void afdep_staged_record_calls(afdep_staged_t *s)
+static void use_twins(afdep_staged_t *s, afdep_receive_t *twin, const afdep_receive_t *r);
+static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const afdep_collect_t *c);
+
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
+                                         const afdep_receive_t *r, const afdep_collect_t *c)
 {
-    s->record_calls = 1;
+    own_why[0] = '\0';
+    if (s->source) {
+        use_source_twins(s, d, c);
+    } else {
+        s->last_receive = *r;
+        use_twins(s, &s->last_receive, r);
+    }
+    afdep_status_t status = record(s, buffer, s->source ? call_dispatch : call_receive, &s->calls[0]);
+    s->last_reply = (afdep_reply_t){ sizeof(s->last_reply), s->reply, s->last_receive.receipt };
+    return status == AFDEP_OK ? record(s, buffer, s->source ? call_collect : call_reply, &s->calls[1]) : status;
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const afdep_collect_t *c)
+{
+    if (d) {
+        s->last_dispatch = *d;
+        s->last_dispatch.x = s->x;
+        s->last_dispatch.ids = s->ids;
+        s->last_dispatch.weights = s->weights;
+        s->last_dispatch.x_scale = d->x_scale ? s->x_scale : NULL;
+    }
+    if (c) {
+        s->last_collect = *c;
+        s->last_collect.out = s->out;
+    }
+}
 
 /* Scales keep their strides: what lies between the first and the last of them is copied as it is. */
 static size_t scale_span(const afdep_staged_t *s, const afdep_dispatch_t *d)
@@ -237,11 +272,7 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
 {
     size_t tokens = (size_t)d->tokens, k = (size_t)s->scenario->top_k;
     own_why[0] = '\0';
-    s->last_dispatch = *d;
-    s->last_dispatch.x = s->x;
-    s->last_dispatch.ids = s->ids;
-    s->last_dispatch.weights = s->weights;
-    s->last_dispatch.x_scale = d->x_scale ? s->x_scale : NULL;
+    use_source_twins(s, d, NULL);
     if (copy(s, s->x, d->x, tokens * (size_t)s->scenario->hidden * s->width) ||
         copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t)) ||
         copy(s, s->weights, d->weights, tokens * k * sizeof(float)) ||
@@ -261,10 +292,8 @@ afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, a
     size_t hidden = (size_t)s->scenario->hidden;
     own_why[0] = '\0';
     afdep_collect_t *twin = &s->last_collect;
-    if (!s->calls[1]) {
-        *twin = *c;
-        twin->out = s->out;
-    }
+    if (!s->calls[1])
+        use_source_twins(s, NULL, c);
     if (set(s, s->out, POISON, (size_t)s->last_dispatch.tokens * hidden * 2))
         return AFDEP_ERR_SYSTEM;
     afdep_status_t status = run_call(s, buffer, 1, call_collect);
@@ -466,9 +495,11 @@ void afdep_staged_destroy(afdep_staged_t *s)
     (void)s;
 }
 
-void afdep_staged_record_calls(afdep_staged_t *s)
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
+                                         const afdep_receive_t *r, const afdep_collect_t *c)
 {
-    (void)s;
+    (void)s, (void)buffer, (void)d, (void)r, (void)c;
+    return refuse();
 }
 
 afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d)

@@ -20,7 +20,8 @@ void afdep_staged_begin(void);
 /* Makes this thread's device that of a rank: rank modulo the number of devices. Nothing where there is none. */
 void afdep_staged_use_device(int rank);
 
-/* The device twins of a rank's tensors, for `bucket` tokens at most. NULL with a line. */
+/* The device twins of a rank's tensors, for `bucket` tokens at most. NULL with a line. Making and destroying may wait for
+   everything on the device: with ranks that are threads, not while a rank's kernels wait for this one's. */
 afdep_staged_t *afdep_staged_create(const afdep_scenario_t *scenario, int rank, int bucket, char *why, size_t why_size);
 void afdep_staged_destroy(afdep_staged_t *staged);
 
@@ -31,9 +32,10 @@ afdep_status_t afdep_staged_receive(afdep_staged_t *staged, afdep_buffer_t *buff
 afdep_status_t afdep_staged_reply(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_reply_t *reply);
 afdep_status_t afdep_staged_collect(afdep_staged_t *staged, afdep_buffer_t *buffer, afdep_collect_t *collect);
 
-/* From now on each half of an exchange is recorded at its first call and only replayed afterwards: the tensors' contents
-   change between replays, the shapes must not. */
-void afdep_staged_record_calls(afdep_staged_t *staged);
+/* Local. Records both halves of an exchange with these arguments (those of the rank's role); the staged calls replay them
+   from then on. The tensors' contents may change between replays, the shapes must not. */
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
+                                         const afdep_receive_t *receive, const afdep_collect_t *collect);
 
 /* The sentence of the last error of a staged call on this thread. */
 const char *afdep_staged_why(void);

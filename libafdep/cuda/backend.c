@@ -24,8 +24,8 @@ static uint64_t carve(uint64_t *at, uint64_t count, uint64_t bytes)
 }
 
 typedef struct arena {
-    uint64_t state, segments, counters, live_ids, positions, ends, bytes;
-    uint64_t position_count;
+    uint64_t state, segments, counters, live_ids, positions, ends, partials, partial_words, bytes;
+    uint64_t position_count, partial_count;
 } arena_t;
 
 static arena_t arena_of(const afdep_shape_t *s, int ffn)
@@ -40,6 +40,9 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.position_count = planes * (uint64_t)s->attention_ranks * capacity * k;
         a.positions = carve(&a.bytes, a.position_count, sizeof(uint64_t));
         a.ends = carve(&a.bytes, planes * (uint64_t)s->experts_per_rank, sizeof(int32_t));
+        a.partials = carve(&a.bytes, (uint64_t)s->attention_ranks * capacity, 2u * (uint64_t)s->hidden);
+        a.partial_count = (uint64_t)s->attention_ranks * capacity * (uint64_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
+        a.partial_words = carve(&a.bytes, a.partial_count, sizeof(uint32_t));
     } else {
         a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
@@ -71,6 +74,8 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     p->live_ids = (int32_t *)(void *)(c->arena + a.live_ids);
     p->positions = (uint64_t *)(void *)(c->arena + a.positions);
     p->ends = (int32_t *)(void *)(c->arena + a.ends);
+    p->partials = c->arena + a.partials;
+    p->partial_words = (uint32_t *)(void *)(c->arena + a.partial_words);
     afdep_cuda_state_t first;
     memset(&first, 0, sizeof(first));
     for (int call = 0; call < AFDEP_CUDA_CALLS; call++)
@@ -78,6 +83,8 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     first.bad_route = AFDEP_CUDA_NO_ROUTE;
     /* A position that no exchange has written yet holds the number of one that is over. */
     cudaError_t error = cudaMemset(c->arena, 0, a.bytes);
+    if (error == cudaSuccess && c->ffn)
+        error = afdep_cuda_fill32(p->partial_words, a.partial_count, (uint32_t)c->opened_at, 0);
     if (error == cudaSuccess)
         error = cudaMemcpy(p->state, &first, sizeof(first), cudaMemcpyHostToDevice);
     if (error == cudaSuccess && c->ffn)
@@ -124,34 +131,33 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
 
 /* ---- Kernels that wait for each other must run at once ---------------------------------------------------------- */
 
-/* Shares this device's SMs evenly among the ranks on it. One kernel of a rank runs at a time. */
+/*
+ * Shares this device's SMs evenly among the ranks on it. A CTA of up to 1,024 threads is counted as a whole SM, whatever
+ * else would fit beside it. Of a rank that is not alone two kernels count, as the next one may have started (device.cuh)
+ * while another rank's first one wants to run; of one that is alone the running one is resident whole by then.
+ */
 static afdep_status_t share_device(afdep_cuda_t *c)
 {
     const afdep_shape_t *s = c->shape;
-    int sms = 0, ctas[AFDEP_CUDA_CALLS] = { 0 }, ranks = 0, fewest = 0;
+    int sms = 0, threads = 0, ranks = 0;
     cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->device);
     if (error == cudaSuccess)
-        error = afdep_cuda_prepare_dispatch(s, &ctas[AFDEP_CUDA_DISPATCH]);
+        error = afdep_cuda_prepare_dispatch(s, &threads);
     if (error == cudaSuccess)
-        error = afdep_cuda_prepare_receive(s, &ctas[AFDEP_CUDA_RECEIVE]);
+        error = afdep_cuda_prepare_receive(s, &threads);
     if (error == cudaSuccess)
-        error = afdep_cuda_prepare_reply(s, &ctas[AFDEP_CUDA_REPLY]);
+        error = afdep_cuda_prepare_reply(s, &threads);
     if (error == cudaSuccess)
-        error = afdep_cuda_prepare_collect(s, &ctas[AFDEP_CUDA_COLLECT]);
+        error = afdep_cuda_prepare_collect(s, &threads);
     afdep_status_t status = afdep_cuda_check(error, AFDEP_ERR_UNSUPPORTED, "the CUDA backend's kernels do not load");
     if (status != AFDEP_OK)
         return status;
     for (int r = 0; r < s->ranks; r++)
         ranks += c->fabric->same_device[r];
-    fewest = ctas[0];
-    for (int call = 1; call < AFDEP_CUDA_CALLS; call++)
-        fewest = ctas[call] < fewest ? ctas[call] : fewest;
-    int share = fewest * sms / ranks;
-    if (ranks == 1 && share > sms)
-        share = sms; /* nobody waits beside it: one CTA per SM */
-    if (share < 1)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%d ranks on one GPU: its %d SMs hold %d CTAs at once, and every rank needs "
-                          "one", ranks, sms, fewest * sms);
+    int share = ranks == 1 ? sms : sms / (2 * ranks);
+    if (share < 2) /* one CTA of a reply sends what another one sums */
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%d ranks on one GPU: it has %d SMs, and every rank needs two for each of two "
+                          "kernels at once", ranks, sms);
     c->grids.local = share;
     c->grids.communicating = share < s->num_sms ? share : s->num_sms;
     return AFDEP_OK;

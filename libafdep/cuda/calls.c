@@ -46,6 +46,11 @@ static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket)
     return tokens * afdep_pieces(c->shape, afdep_piece_elements(bucket));
 }
 
+static int64_t parts_of(const afdep_cuda_t *c, int64_t tokens)
+{
+    return tokens * afdep_pieces(c->shape, AFDEP_PIECE_SMALL);
+}
+
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
 static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch_t *d)
@@ -90,7 +95,7 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .bucket = d->bucket,
     };
     int64_t units = units_of(c, d->tokens, d->bucket) + afdep_route_batches(d->bucket);
-    int grid = grid_for(units, 1, c->grids.communicating);
+    int grid = grid_for(units, 4, c->grids.communicating);
     status = launched(c, afdep_cuda_launch_dispatch(&c->params, &call, grid, (cudaStream_t)stream), "source_dispatch");
     if (status != AFDEP_OK)
         return status;
@@ -125,7 +130,7 @@ afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_s
     int plane = afdep_cuda_plane(c, ++c->finished), view = collect->view && s->ffn_ranks == 1 && s->in_flight == 1;
     afdep_cuda_collect_t call = { view ? NULL : collect->out, c->tokens[plane], c->buckets[plane] };
     int64_t units = units_of(c, call.tokens, call.bucket);
-    int grid = call.out ? grid_for(units, 4, c->grids.local) : grid_for(units, 512, c->grids.local);
+    int grid = call.out ? grid_for(parts_of(c, call.tokens), 8, c->grids.local) : grid_for(units, 512, c->grids.local);
     status = launched(c, afdep_cuda_launch_collect(&c->params, &call, grid, (cudaStream_t)stream), "source_collect");
     if (status != AFDEP_OK)
         return status;
@@ -178,7 +183,7 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
 
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
-    return grid_for(units_of(c, (int64_t)c->shape->attention_ranks * bucket, bucket), 4, c->grids.local);
+    return grid_for(parts_of(c, (int64_t)c->shape->attention_ranks * bucket), bucket <= 8 ? 32 : 8, c->grids.local);
 }
 
 /* The kernel that only counts, and the host's wait for it. */
@@ -316,8 +321,12 @@ afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *r, afdep_strea
     if (status != AFDEP_OK)
         return status;
     int32_t bucket = c->buckets[afdep_cuda_plane(c, ++c->finished)];
-    afdep_cuda_reply_t call = { r->rows, bucket };
-    int64_t units = units_of(c, (int64_t)c->shape->attention_ranks * bucket, bucket);
-    int grid = grid_for(units, 1, c->grids.communicating);
+    int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
+    afdep_cuda_reply_t call = { r->rows, bucket, 0 };
+    int grid = grid_for(parts, 4, c->grids.communicating);
+    if (bucket > AFDEP_SMALL_BUCKET) {
+        call.senders = least(c->grids.communicating, c->grids.local - 1);
+        grid = c->grids.local;
+    }
     return launched(c, afdep_cuda_launch_reply(&c->params, &call, grid, (cudaStream_t)stream), "worker_reply");
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_collect. As a view it only waits: every token that was sent must have its reply, piece by piece, and a token that
- * was not gets its +0 in the inbox, where no peer writes. Otherwise a unit of work, one warp, is a piece of a token: it
+ * was not gets its +0 in the inbox, where no peer writes. Otherwise a unit of work, one warp, is a part of a token: it
  * waits for the words of the FFN ranks that the token went to, and sums their rows in rank order.
  */
+#include "cuda/launch.cuh"
 #include "cuda/sum.cuh"
 
 #define THREADS 512
@@ -41,8 +42,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
     view_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_collect_t call)
 {
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_COLLECT);
-    if (exchange == 0)
-        return;
     const afdep_shape_t &s = r.shape;
     int elements = afdep_piece_elements(call.bucket), pieces = afdep_pieces(&s, elements);
     for (int i = (int)(blockIdx.x * THREADS + threadIdx.x); i < call.tokens * pieces; i += (int)gridDim.x * THREADS) {
@@ -85,13 +84,13 @@ static __device__ int take_ranks(const afdep_cuda_rank_t &r, uint64_t exchange, 
     return __popc(chosen);
 }
 
-static __device__ bool collect_piece(const afdep_cuda_rank_t &r, const afdep_cuda_collect_t &call, uint64_t exchange, int token,
-                                     int piece, int elements, int32_t *ranks)
+static __device__ bool collect_part(const afdep_cuda_rank_t &r, const afdep_cuda_collect_t &call, uint64_t exchange, int token,
+                                    int part, int in_piece, int32_t *ranks)
 {
     const afdep_shape_t &s = r.shape;
-    int count = take_ranks(r, exchange, token, ranks);
-    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)(piece * elements) * 2u;
-    uint32_t bytes = min((uint32_t)elements * 2u, row_bytes - first);
+    int count = take_ranks(r, exchange, token, ranks), piece = part / in_piece;
+    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
+    uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
     bool fine = true;
     for (int j = 0; fine && j < count; j++)
         fine = afdep_wait_piece(r, combine_word(r, exchange, ranks[j], token, piece), exchange, AFDEP_CUDA_COLLECT,
@@ -99,8 +98,11 @@ static __device__ bool collect_piece(const afdep_cuda_rank_t &r, const afdep_cud
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
     unsigned char *out = (unsigned char *)call.out + (uint64_t)token * row_bytes + first;
-#pragma unroll 2
-    for (uint32_t column = afdep_lane() * 16u; column < bytes; column += 512u) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * AFDEP_PIECE_SMALL; i += 512u) {
+        uint32_t column = i + afdep_lane() * 16u;
+        if (column >= bytes)
+            break;
         uint4 sum = make_uint4(0, 0, 0, 0);
         if (count > 0)
             sum = afdep_sum_column<false>(
@@ -116,11 +118,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     __shared__ int32_t ranks[WARPS][AFDEP_WARP];
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_COLLECT);
-    if (exchange == 0)
-        return;
-    int elements = afdep_piece_elements(call.bucket), pieces = afdep_pieces(&r.shape, elements);
-    for (int unit = afdep_warp_index(); unit < call.tokens * pieces; unit += afdep_warp_count())
-        if (!collect_piece(r, call, exchange, unit / pieces, unit % pieces, elements, ranks[threadIdx.x / AFDEP_WARP]))
+    int parts = afdep_pieces(&r.shape, AFDEP_PIECE_SMALL);
+    int in_piece = afdep_piece_elements(call.bucket) / AFDEP_PIECE_SMALL;
+    for (int unit = afdep_warp_index(); unit < call.tokens * parts; unit += afdep_warp_count())
+        if (!collect_part(r, call, exchange, unit / parts, unit % parts, in_piece, ranks[threadIdx.x / AFDEP_WARP]))
             break;
     if (afdep_leave(r, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r))
         afdep_finish(r, AFDEP_CUDA_COLLECT, exchange);
@@ -129,20 +130,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 cudaError_t afdep_cuda_launch_collect(const afdep_cuda_rank_t *r, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream)
 {
-    if (call->out)
-        collect_kernel<<<grid, THREADS, 0, stream>>>(*r, *call);
-    else
-        view_kernel<<<grid, THREADS, 0, stream>>>(*r, *call);
-    return cudaGetLastError();
+    return call->out ? afdep_launch(collect_kernel, grid, THREADS, 0, stream, *r, *call)
+                     : afdep_launch(view_kernel, grid, THREADS, 0, stream, *r, *call);
 }
 
-cudaError_t afdep_cuda_prepare_collect(const afdep_shape_t *, int *ctas_per_sm)
+cudaError_t afdep_cuda_prepare_collect(const afdep_shape_t *, int *threads)
 {
-    int other;
-    cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&other, view_kernel, THREADS, 0);
-    if (error == cudaSuccess)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas_per_sm, collect_kernel, THREADS, 0);
-    if (error == cudaSuccess && other < *ctas_per_sm)
-        *ctas_per_sm = other;
-    return error;
+    *threads = THREADS;
+    cudaError_t error = afdep_load(view_kernel, 0);
+    return error == cudaSuccess ? afdep_load(collect_kernel, 0) : error;
 }

@@ -36,6 +36,13 @@ __device__ __forceinline__ uint64_t afdep_load_acquire64(const uint64_t *word)
     return value;
 }
 
+__device__ __forceinline__ uint32_t afdep_load_acquire_gpu32(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
 /* Inside one GPU, of words that carry their value with their tag and cover nothing else. */
 __device__ __forceinline__ uint64_t afdep_load_relaxed64(const uint64_t *word)
 {
@@ -184,25 +191,41 @@ __device__ __forceinline__ uint64_t afdep_slot(const afdep_shape_t &s, int n, in
 
 /* ---- Calls --------------------------------------------------------------------------------------------------- */
 
-/* The number of the exchange that this call is for, the same in all CTAs: it takes all of them to move it on. 0: the
-   buffer is poisoned. */
+/* Kernels of a stream overlap at their edges: the next one's CTAs may start when all of this one's have come here, ... */
+__device__ __forceinline__ void afdep_let_next_start()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* ... and see what this one wrote only behind their own wait for its end. */
+__device__ __forceinline__ void afdep_await_previous()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The number of the exchange that this call is for, the same in all CTAs: it takes all of them to move it on. Whether the
+   buffer is poisoned is asked where a kernel waits, so that nothing stands before the first loads. */
 __device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int call)
 {
-    uint64_t count = *(volatile const uint64_t *)&r.state->count[call];
-    return __syncthreads_or(afdep_poisoned(r)) ? 0 : count + 1;
+    afdep_await_previous();
+    afdep_let_next_start();
+    return *(volatile const uint64_t *)&r.state->count[call] + 1;
 }
 
 /* Every CTA comes here once, with all its warps. True in thread 0 of the last one, when everything that the CTAs wrote
-   or read is behind them: each CTA's barrier and the fence before its count order it before what the last one does. */
+   or read is behind them: each CTA's barrier, and the count that releases what is before it and acquires what the others
+   released. */
 __device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call)
 {
     __syncthreads();
     if (threadIdx.x != 0)
         return false;
-    __threadfence();
-    if (atomicAdd(&r.state->done[call], 1u) != gridDim.x - 1)
+    if (gridDim.x == 1)
+        return true;
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(&r.state->done[call]) : "memory");
+    if (before != gridDim.x - 1)
         return false;
-    __threadfence();
     r.state->done[call] = 0;
     return true;
 }

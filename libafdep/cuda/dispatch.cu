@@ -7,8 +7,10 @@
  * says that words, routes and rows of that exchange were read there.
  */
 #include "cuda/device.cuh"
+#include "cuda/launch.cuh"
 
-#define THREADS 512
+/* Threads of a CTA: small pieces need few registers, and many warps. */
+#define THREADS(vectors) ((vectors) <= 2 ? 768 : 512)
 
 /* A lane of the warp waits for the answers of FFN ranks lane, lane + 32, ... */
 static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchange)
@@ -16,7 +18,7 @@ static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchang
     const afdep_shape_t &s = r.shape;
     const uint64_t *answers = (const uint64_t *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.answers);
     uint32_t want = (uint32_t)(exchange - (uint64_t)s.in_flight);
-    bool fine = true;
+    bool fine = true, poisoned = afdep_poisoned(r);
     for (int f = (int)afdep_lane(); fine && f < s.ffn_ranks; f += AFDEP_WARP) {
         afdep_patience_t patience = { 0, 0 };
         for (;;) {
@@ -30,7 +32,7 @@ static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchang
             }
         }
     }
-    return __all_sync(AFDEP_FULL, fine);
+    return __all_sync(AFDEP_FULL, fine && !poisoned);
 }
 
 /* ---- Routes -------------------------------------------------------------------------------------------------- */
@@ -154,12 +156,10 @@ static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t ex
 }
 
 template <int VECTORS>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS(VECTORS), 1)
     dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH);
-    if (exchange == 0)
-        return;
     int elements = afdep_piece_elements(d.bucket), pieces = afdep_pieces(&r.shape, elements);
     int batches = afdep_route_batches(d.bucket), units = batches + d.tokens * pieces;
     bool gate = false;
@@ -175,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         gate = true;
         put_routes(r, d, exchange, unit);
     }
-    if (!afdep_leave(r, AFDEP_CUDA_DISPATCH))
+    if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
         return;
     for (int f = 0; f < r.shape.ffn_ranks; f++)
         r.counters[f].signals++;
@@ -188,26 +188,19 @@ cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_c
 {
     bool small = afdep_piece_elements(d->bucket) == AFDEP_PIECE_SMALL;
     if (small && r->shape.fp8)
-        dispatch_kernel<1><<<grid, THREADS, 0, stream>>>(*r, *d);
-    else if (small)
-        dispatch_kernel<2><<<grid, THREADS, 0, stream>>>(*r, *d);
-    else if (r->shape.fp8)
-        dispatch_kernel<4><<<grid, THREADS, 0, stream>>>(*r, *d);
-    else
-        dispatch_kernel<8><<<grid, THREADS, 0, stream>>>(*r, *d);
-    return cudaGetLastError();
+        return afdep_launch(dispatch_kernel<1>, grid, THREADS(1), 0, stream, *r, *d);
+    if (small)
+        return afdep_launch(dispatch_kernel<2>, grid, THREADS(2), 0, stream, *r, *d);
+    if (r->shape.fp8)
+        return afdep_launch(dispatch_kernel<4>, grid, THREADS(4), 0, stream, *r, *d);
+    return afdep_launch(dispatch_kernel<8>, grid, THREADS(8), 0, stream, *r, *d);
 }
 
-cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *ctas_per_sm)
+cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads)
 {
-    int other;
-    cudaError_t error = shape->fp8 ? cudaOccupancyMaxActiveBlocksPerMultiprocessor(&other, dispatch_kernel<1>, THREADS, 0)
-                                   : cudaOccupancyMaxActiveBlocksPerMultiprocessor(&other, dispatch_kernel<2>, THREADS, 0);
-    if (error != cudaSuccess)
-        return error;
-    error = shape->fp8 ? cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas_per_sm, dispatch_kernel<4>, THREADS, 0)
-                       : cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas_per_sm, dispatch_kernel<8>, THREADS, 0);
-    if (other < *ctas_per_sm)
-        *ctas_per_sm = other;
+    *threads = 1024;
+    cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<1>, 0) : afdep_load(dispatch_kernel<2>, 0);
+    if (error == cudaSuccess)
+        error = shape->fp8 ? afdep_load(dispatch_kernel<4>, 0) : afdep_load(dispatch_kernel<8>, 0);
     return error;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "cuda/cuda.h"
 #include "protocol/word.h"
 
@@ -83,6 +84,7 @@ afdep_status_t afdep_cuda_poison(afdep_cuda_t *c, afdep_status_t status)
     if (c->poison == AFDEP_OK) {
         c->poison = status;
         snprintf(c->poison_why, sizeof(c->poison_why), "%s", afdep_last_error());
+        afdep_log(AFDEP_LOG_WARN, "rank %d: the buffer is poisoned: %s", c->rank, c->poison_why);
     }
     return status;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_reply. Units of work, one warp each: a piece of a token's partial, summed over this rank's experts in slot order
- * and stored straight into the source's combine inbox, with the piece's word behind it.
+ * worker_reply. A token's rows on this rank are summed in slot order, part by part, one warp each. With few tokens the sum
+ * goes straight into the source's combine inbox, with the piece's word behind it. With many, reading all rows is what
+ * takes time: every SM sums into local memory, and `senders` CTAs, which alone communicate, send what is there.
  *
  * Reuse: a combine inbox of exchange n - G has been read: its source collected before it dispatched n, and a view of it is
  * valid until that dispatch only. The weights are read from the inbox, although the answer is out: this rank has rows of
  * the token, so the source waits for its word before it dispatches again.
  */
+#include "cuda/launch.cuh"
 #include "cuda/sum.cuh"
 
 #define THREADS 512
@@ -42,67 +44,187 @@ static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, 
     return __popc(chosen);
 }
 
+/* The sum of one part (AFDEP_PIECE_SMALL elements) of a token's rows, to `out`. */
 template <bool WEIGHTED>
-static __device__ void reply_piece(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange, int a,
-                                   int token, int piece, int elements, terms_t *terms)
+static __device__ __forceinline__ void sum_part(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, int part, int count,
+                                                const terms_t *terms, unsigned char *out)
 {
-    const afdep_shape_t &s = r.shape;
-    int count = take_terms(r, exchange, a, token, terms);
-    if (count == 0)
-        return;
-    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)(piece * elements) * 2u;
-    uint32_t bytes = min((uint32_t)elements * 2u, row_bytes - first);
-    uint64_t slot = afdep_slot(s, r.rank, token);
-    unsigned char *segment = r.segments[s.ffn_ranks + a] + afdep_plane_at(r.peer, s, exchange);
-    unsigned char *out = segment + r.peer.combine_rows + slot * row_bytes + first;
+    uint32_t row_bytes = 2u * (uint32_t)r.shape.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
+    uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
     const unsigned char *rows = (const unsigned char *)call.rows + first;
-    for (uint32_t column = afdep_lane() * 16u; column < bytes; column += 512u) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * AFDEP_PIECE_SMALL; i += 512u) {
+        uint32_t column = i + afdep_lane() * 16u;
+        if (column >= bytes)
+            break;
         uint4 sum = afdep_sum_column<WEIGHTED>(
             count, [&](int j) { return rows + (uint64_t)(uint32_t)terms->row[j] * row_bytes + column; },
             [&](int j) { return terms->weight[j]; });
         afdep_store16(out + column, sum);
     }
-    __syncwarp(); /* all lanes' stores before the fence */
-    if (afdep_lane() == 0) {
-        afdep_fence_system();
-        afdep_signal32((uint32_t *)(segment + r.peer.combine_words) + slot * r.peer.pieces + piece, (uint32_t)exchange);
-        if (piece == 0)
-            atomicAdd(&r.counters[s.ffn_ranks + a].rows, 1ull);
+}
+
+/* Where a source's combine inbox begins, and the word of a piece of a token there. */
+static __device__ __forceinline__ unsigned char *combine_inbox(const afdep_cuda_rank_t &r, uint64_t exchange, int a)
+{
+    return r.segments[r.shape.ffn_ranks + a] + afdep_plane_at(r.peer, r.shape, exchange);
+}
+
+/* Lane 0, after the warp met: the stores of all lanes, then the piece's word. */
+static __device__ __forceinline__ void signal_piece(const afdep_cuda_rank_t &r, unsigned char *inbox, uint64_t exchange, int a,
+                                                    int token, int piece)
+{
+    afdep_fence_system();
+    afdep_signal32((uint32_t *)(inbox + r.peer.combine_words) + afdep_slot(r.shape, r.rank, token) * r.peer.pieces + piece,
+                   (uint32_t)exchange);
+    if (piece == 0)
+        atomicAdd(&r.counters[r.shape.ffn_ranks + a].rows, 1ull);
+}
+
+typedef struct unit {
+    int a, token, part;
+} unit_t;
+
+/* Tokens run fastest over sources, so that all sources are served from the start. */
+static __device__ __forceinline__ unit_t unit_at(const afdep_shape_t &s, int unit, int parts)
+{
+    unit_t u;
+    int index = unit / parts;
+    u.part = unit - index * parts;
+    u.token = index / s.attention_ranks;
+    u.a = index - u.token * s.attention_ranks;
+    return u;
+}
+
+/* ---- Few tokens: whoever sums sends. A part is a piece. ------------------------------------------------------------ */
+
+template <bool WEIGHTED>
+static __device__ void sum_and_send(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
+                                    terms_t *terms)
+{
+    const afdep_shape_t &s = r.shape;
+    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), units = s.attention_ranks * call.bucket * parts;
+    for (int i = afdep_warp_index(); i < units; i += afdep_warp_count()) {
+        unit_t u = unit_at(s, i, parts);
+        int count = take_terms(r, exchange, u.a, u.token, terms);
+        if (count == 0)
+            continue;
+        unsigned char *inbox = combine_inbox(r, exchange, u.a);
+        sum_part<WEIGHTED>(r, call, u.part, count, terms,
+                           inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * 2u * (uint32_t)s.hidden +
+                               (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
+        __syncwarp();
+        if (afdep_lane() == 0)
+            signal_piece(r, inbox, exchange, u.a, u.token, u.part);
     }
 }
+
+/* ---- Many tokens: all SMs sum into local memory, a few send --------------------------------------------------------- */
+
+template <bool WEIGHTED>
+static __device__ void sum_locally(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
+                                   terms_t *terms)
+{
+    const afdep_shape_t &s = r.shape;
+    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), units = s.attention_ranks * call.bucket * parts;
+    int ctas = (int)gridDim.x - call.senders, cta = (int)blockIdx.x - call.senders;
+    for (int i = (int)threadIdx.x / AFDEP_WARP * ctas + cta; i < units; i += WARPS * ctas) {
+        unit_t u = unit_at(s, i, parts);
+        int count = take_terms(r, exchange, u.a, u.token, terms);
+        if (count == 0)
+            continue;
+        uint64_t slot = afdep_slot(s, u.a, u.token);
+        sum_part<WEIGHTED>(r, call, u.part, count, terms,
+                           r.partials + slot * 2u * (uint32_t)s.hidden + (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
+        __syncwarp(); /* all lanes' stores before the fence */
+        if (afdep_lane() == 0) {
+            __threadfence(); /* the senders are on this device */
+            *(volatile uint32_t *)&r.partial_words[slot * r.own.pieces + u.part] = (uint32_t)exchange;
+        }
+    }
+}
+
+/* Waits for the parts of a piece. */
+static __device__ bool wait_partial(const afdep_cuda_rank_t &r, uint64_t exchange, const unit_t &u, int parts, int in_piece)
+{
+    int part = u.part * in_piece + (int)afdep_lane();
+    bool fine = true;
+    if ((int)afdep_lane() < in_piece && part < parts) {
+        const uint32_t *word = &r.partial_words[afdep_slot(r.shape, u.a, u.token) * r.own.pieces + part];
+        afdep_patience_t patience = { 0, 0 };
+        uint32_t seen;
+        while ((seen = afdep_load_acquire_gpu32(word)) != (uint32_t)exchange)
+            if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
+                afdep_look(r, patience, AFDEP_CUDA_REPLY, AFDEP_CUDA_WORD_POSITION, exchange, r.rank, u.token, part,
+                           (uint32_t)exchange, seen)) {
+                fine = false;
+                break;
+            }
+    }
+    return __all_sync(AFDEP_FULL, fine);
+}
+
+static __device__ void send_partials(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
+                                     terms_t *terms)
+{
+    const afdep_shape_t &s = r.shape;
+    const int vectors = AFDEP_PIECE_LARGE / 256, in_piece = AFDEP_PIECE_LARGE / AFDEP_PIECE_SMALL;
+    int pieces = afdep_pieces(&s, AFDEP_PIECE_LARGE), parts = afdep_pieces(&s, AFDEP_PIECE_SMALL);
+    int units = s.attention_ranks * call.bucket * pieces;
+    for (int i = (int)threadIdx.x / AFDEP_WARP * call.senders + (int)blockIdx.x; i < units; i += WARPS * call.senders) {
+        unit_t u = unit_at(s, i, pieces);
+        if (take_terms(r, exchange, u.a, u.token, terms) == 0)
+            continue;
+        if (!wait_partial(r, exchange, u, parts, in_piece))
+            break;
+        uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)u.part * 2u * AFDEP_PIECE_LARGE;
+        uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_LARGE, row_bytes - first), at = afdep_lane() * 16u;
+        const unsigned char *from = r.partials + afdep_slot(s, u.a, u.token) * row_bytes + first;
+        unsigned char *inbox = combine_inbox(r, exchange, u.a);
+        unsigned char *out = inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * row_bytes + first;
+        uint4 v[vectors];
+#pragma unroll
+        for (int n = 0; n < vectors; n++)
+            if ((uint32_t)n * 512u + at < bytes)
+                v[n] = afdep_load16(from + n * 512 + at);
+#pragma unroll
+        for (int n = 0; n < vectors; n++)
+            if ((uint32_t)n * 512u + at < bytes)
+                afdep_store16(out + n * 512 + at, v[n]);
+        __syncwarp();
+        if (afdep_lane() == 0)
+            signal_piece(r, inbox, exchange, u.a, u.token, u.part);
+    }
+}
+
+/* ---- The kernel ---------------------------------------------------------------------------------------------------- */
 
 template <bool WEIGHTED>
 static __global__ void __launch_bounds__(THREADS, 1)
     reply_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
 {
-    __shared__ terms_t terms[WARPS];
+    __shared__ terms_t all_terms[WARPS];
+    terms_t *terms = &all_terms[threadIdx.x / AFDEP_WARP];
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_REPLY);
-    if (exchange == 0)
-        return;
-    const afdep_shape_t &s = r.shape;
-    int elements = afdep_piece_elements(call.bucket), pieces = afdep_pieces(&s, elements);
-    int units = s.attention_ranks * call.bucket * pieces;
-    for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count()) {
-        int index = unit / pieces, token = index / s.attention_ranks, a = index - token * s.attention_ranks;
-        reply_piece<WEIGHTED>(r, call, exchange, a, token, unit - index * pieces, elements,
-                              &terms[threadIdx.x / AFDEP_WARP]);
-    }
-    if (afdep_leave(r, AFDEP_CUDA_REPLY))
+    bool poisoned = __syncthreads_or(afdep_poisoned(r));
+    if (!poisoned && call.senders == 0)
+        sum_and_send<WEIGHTED>(r, call, exchange, terms);
+    else if (!poisoned && (int)blockIdx.x < call.senders)
+        send_partials(r, call, exchange, terms);
+    else if (!poisoned)
+        sum_locally<WEIGHTED>(r, call, exchange, terms);
+    if (afdep_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r))
         afdep_finish(r, AFDEP_CUDA_REPLY, exchange);
 }
 
 cudaError_t afdep_cuda_launch_reply(const afdep_cuda_rank_t *r, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
 {
-    if (r->shape.apply_weights)
-        reply_kernel<true><<<grid, THREADS, 0, stream>>>(*r, *call);
-    else
-        reply_kernel<false><<<grid, THREADS, 0, stream>>>(*r, *call);
-    return cudaGetLastError();
+    return r->shape.apply_weights ? afdep_launch(reply_kernel<true>, grid, THREADS, 0, stream, *r, *call)
+                                  : afdep_launch(reply_kernel<false>, grid, THREADS, 0, stream, *r, *call);
 }
 
-cudaError_t afdep_cuda_prepare_reply(const afdep_shape_t *shape, int *ctas_per_sm)
+cudaError_t afdep_cuda_prepare_reply(const afdep_shape_t *shape, int *threads)
 {
-    return shape->apply_weights
-               ? cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas_per_sm, reply_kernel<true>, THREADS, 0)
-               : cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas_per_sm, reply_kernel<false>, THREADS, 0);
+    *threads = THREADS;
+    return shape->apply_weights ? afdep_load(reply_kernel<true>, 0) : afdep_load(reply_kernel<false>, 0);
 }

@@ -74,6 +74,8 @@ typedef struct afdep_cuda_rank {
     int32_t *live_ids;    /* Attention: [G][capacity][K], the choices as sent */
     uint64_t *positions;  /* FFN: [G][A * capacity][K], exchange << 32 | row + 1; 0 rows: not this rank's */
     int32_t *ends;        /* FFN: [G][E/F] */
+    unsigned char *partials; /* FFN: [A * capacity] rows of BF16, where sums stand before they are sent */
+    uint32_t *partial_words; /* FFN: [A * capacity][pieces], the exchange that a part of a partial is of */
     int32_t trap;         /* debugging: a failure traps */
 } afdep_cuda_rank_t;
 
@@ -102,6 +104,7 @@ typedef struct afdep_cuda_receive {
 typedef struct afdep_cuda_reply {
     const void *rows;
     int32_t bucket;
+    int32_t senders; /* CTAs that send what the others sum; 0: every CTA sends what it sums */
 } afdep_cuda_reply_t;
 
 typedef struct afdep_cuda_collect {
@@ -124,12 +127,12 @@ cudaError_t afdep_cuda_launch_reply(const afdep_cuda_rank_t *rank, const afdep_c
 cudaError_t afdep_cuda_launch_collect(const afdep_cuda_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream);
 
-/* Loads every kernel of the call and says how many of its CTAs one SM holds. With ranks that are threads a module must
+/* Loads every kernel of the call and says how many threads its largest CTA has. With ranks that are threads a module must
    not be loaded lazily: that waits for kernels which wait for this rank. */
-cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *ctas_per_sm);
-cudaError_t afdep_cuda_prepare_receive(const afdep_shape_t *shape, int *ctas_per_sm);
-cudaError_t afdep_cuda_prepare_reply(const afdep_shape_t *shape, int *ctas_per_sm);
-cudaError_t afdep_cuda_prepare_collect(const afdep_shape_t *shape, int *ctas_per_sm);
+cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads);
+cudaError_t afdep_cuda_prepare_receive(const afdep_shape_t *shape, int *threads);
+cudaError_t afdep_cuda_prepare_reply(const afdep_shape_t *shape, int *threads);
+cudaError_t afdep_cuda_prepare_collect(const afdep_shape_t *shape, int *threads);
 
 /* Sets `count` 32-bit or 64-bit words of device memory. */
 cudaError_t afdep_cuda_fill32(uint32_t *words, uint64_t count, uint32_t value, cudaStream_t stream);

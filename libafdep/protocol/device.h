@@ -22,7 +22,7 @@
 #define AFDEP_ROUTE_BATCH 32   /* tokens under one route word */
 #define AFDEP_PIECE_SMALL 512  /* elements of a piece where few tokens shall keep many warps busy */
 #define AFDEP_PIECE_LARGE 2048 /* and where many tokens do so by themselves */
-#define AFDEP_SMALL_BUCKET 64
+#define AFDEP_SMALL_BUCKET 128
 
 typedef struct afdep_device_layout {
     uint64_t control_bytes;
