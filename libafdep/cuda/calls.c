@@ -183,7 +183,7 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
 
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
-    return grid_for(parts_of(c, (int64_t)c->shape->attention_ranks * bucket), bucket <= 8 ? 32 : 8, c->grids.local);
+    return grid_for(parts_of(c, (int64_t)c->shape->attention_ranks * bucket), 2, c->grids.local);
 }
 
 /* The kernel that only counts, and the host's wait for it. */

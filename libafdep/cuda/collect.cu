@@ -27,7 +27,7 @@ static __device__ __forceinline__ const uint32_t *combine_word(const afdep_cuda_
 static __device__ __forceinline__ const int32_t *choices_of(const afdep_cuda_rank_t &r, uint64_t exchange, int token)
 {
     const afdep_shape_t &s = r.shape;
-    return r.live_ids + ((uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)s.top_k;
+    return r.live_ids + ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)s.top_k;
 }
 
 /* ---- A view -------------------------------------------------------------------------------------------------- */

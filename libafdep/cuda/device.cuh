@@ -178,9 +178,15 @@ __device__ __forceinline__ bool afdep_wait_piece(const afdep_cuda_rank_t &r, con
 
 /* ---- Places -------------------------------------------------------------------------------------------------- */
 
+/* The plane of an exchange; the usual case without a division of 64 bits. */
+__device__ __forceinline__ uint32_t afdep_plane(const afdep_shape_t &s, uint64_t exchange)
+{
+    return s.in_flight == 1 ? 0 : (uint32_t)afdep_plane_index(&s, exchange);
+}
+
 __device__ __forceinline__ uint64_t afdep_plane_at(const afdep_device_layout_t &l, const afdep_shape_t &s, uint64_t exchange)
 {
-    return l.control_bytes + (uint64_t)afdep_plane_index(&s, exchange) * l.plane_bytes;
+    return l.control_bytes + (uint64_t)afdep_plane(s, exchange) * l.plane_bytes;
 }
 
 /* Entry of [n][capacity] arrays. */

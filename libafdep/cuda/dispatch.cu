@@ -59,7 +59,7 @@ static __device__ void put_routes(const afdep_cuda_rank_t &r, const afdep_cuda_d
     int k = s.top_k, first = batch * AFDEP_ROUTE_BATCH;
     int last = min(first + AFDEP_ROUTE_BATCH, d.tokens);
     uint64_t plane = afdep_plane_at(r.peer, s, exchange);
-    int32_t *live = r.live_ids + (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.capacity * (uint32_t)k;
+    int32_t *live = r.live_ids + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity * (uint32_t)k;
     for (int i = first * k + (int)afdep_lane(); i < last * k; i += AFDEP_WARP) {
         int token = i / k;
         int id = take_choice(r, d.ids + (int64_t)token * k, token, i - token * k);

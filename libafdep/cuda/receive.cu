@@ -139,7 +139,7 @@ static __device__ void write_end(const afdep_cuda_receive_t &call, int e, int en
 static __device__ void write_ends(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
-    const int32_t *ends = r.ends + (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.experts_per_rank;
+    const int32_t *ends = r.ends + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.experts_per_rank;
     int align = s.expert_alignment;
     for (int e = (int)threadIdx.x; blockIdx.x == 0 && e < s.experts_per_rank; e += THREADS)
         write_end(call, e, ends[e], (ends[e] + align - 1) / align * align);
@@ -152,7 +152,7 @@ static __device__ void sum_counts(const afdep_cuda_rank_t &r, const afdep_cuda_r
     __shared__ int32_t warp_sums[WARPS];
     const afdep_shape_t &s = r.shape;
     int experts = s.experts_per_rank, align = s.expert_alignment, carried = 0;
-    int32_t *ends = r.ends + (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)experts;
+    int32_t *ends = r.ends + (uint64_t)afdep_plane(s, exchange) * (uint32_t)experts;
     for (int base = 0; base < experts; base += THREADS) {
         int e = base + (int)threadIdx.x, count = e < experts ? c.all[e] : 0, warp = (int)threadIdx.x / AFDEP_WARP;
         int aligned = (count + align - 1) / align * align, sum = aligned, total = 0;
@@ -189,7 +189,7 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
 {
     const afdep_shape_t &s = r.shape;
     int k = s.top_k;
-    uint64_t plane = (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
+    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
     for (int i = (int)threadIdx.x; i < in_chunk * k; i += THREADS) {
         int place = i / k, index = first + place, a = index / bucket, token = index - a * bucket;
         if (token >= c.tokens[a])
@@ -265,7 +265,7 @@ static __device__ void count_and_position(const afdep_cuda_rank_t &r, const afde
 static __device__ bool take_position(const afdep_cuda_rank_t &r, uint64_t exchange, int a, int token, int *row)
 {
     const afdep_shape_t &s = r.shape;
-    uint64_t plane = (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
+    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
     const uint64_t *at = r.positions + (plane + afdep_slot(s, a, token)) * (uint32_t)s.top_k + afdep_lane();
     bool fine = true;
     *row = -1;

@@ -25,7 +25,7 @@ static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, 
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane();
-    uint64_t plane = (uint64_t)afdep_plane_index(&s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
+    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
     uint64_t slot = afdep_slot(s, a, token), at = slot * (uint32_t)s.top_k + lane;
     uint64_t position = 0;
     if ((int)lane < s.top_k)
