@@ -24,7 +24,7 @@ static uint64_t carve(uint64_t *at, uint64_t count, uint64_t bytes)
 }
 
 typedef struct arena {
-    uint64_t state, segments, counters, live_ids, positions, ends, partials, partial_words, bytes;
+    uint64_t state, segments, counters, live_ids, positions, ends, served, partials, partial_words, bytes;
     uint64_t position_count, partial_count;
 } arena_t;
 
@@ -40,6 +40,7 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.position_count = planes * (uint64_t)s->attention_ranks * capacity * k;
         a.positions = carve(&a.bytes, a.position_count, sizeof(uint64_t));
         a.ends = carve(&a.bytes, planes * (uint64_t)s->experts_per_rank, sizeof(int32_t));
+        a.served = carve(&a.bytes, planes * (uint64_t)s->attention_ranks, sizeof(uint32_t));
         a.partials = carve(&a.bytes, (uint64_t)s->attention_ranks * capacity, 2u * (uint64_t)s->hidden);
         a.partial_count = (uint64_t)s->attention_ranks * capacity * (uint64_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
         a.partial_words = carve(&a.bytes, a.partial_count, sizeof(uint32_t));
@@ -74,6 +75,7 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     p->live_ids = (int32_t *)(void *)(c->arena + a.live_ids);
     p->positions = (uint64_t *)(void *)(c->arena + a.positions);
     p->ends = (int32_t *)(void *)(c->arena + a.ends);
+    p->served = (uint32_t *)(void *)(c->arena + a.served);
     p->partials = c->arena + a.partials;
     p->partial_words = (uint32_t *)(void *)(c->arena + a.partial_words);
     afdep_cuda_state_t first;
@@ -115,7 +117,8 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
         uint64_t tokens = (uint64_t)s->capacity * l->pieces;
         if (c->ffn) {
             error = afdep_cuda_fill64((uint64_t *)(void *)(plane + l->route_words),
-                                      (uint64_t)s->attention_ranks * l->batches, tagged, stream);
+                                      (uint64_t)s->attention_ranks * (uint64_t)s->capacity * (uint64_t)s->top_k, tagged,
+                                      stream);
             if (error == cudaSuccess)
                 error = afdep_cuda_fill32((uint32_t *)(void *)(plane + l->row_words),
                                           (uint64_t)s->attention_ranks * tokens, (uint32_t)c->opened_at, stream);
@@ -249,6 +252,8 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         return status;
     }
     c->params.base = c->fabric->base;
+    for (int r = 0; r < settings->shape.ranks && r < AFDEP_CUDA_NEAR; r++)
+        c->params.near[r] = c->fabric->segments[r];
     status = share_device(c);
     if (status == AFDEP_OK)
         status = afdep_cuda_check(cudaMemcpy((void *)(uintptr_t)c->params.segments, c->fabric->segments,

@@ -43,7 +43,7 @@ static int grid_for(int64_t units, int warps, int most)
 
 static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket)
 {
-    return tokens * afdep_pieces(c->shape, afdep_piece_elements(bucket));
+    return tokens * afdep_pieces(c->shape, afdep_piece_elements(c->shape, bucket));
 }
 
 static int64_t parts_of(const afdep_cuda_t *c, int64_t tokens)
@@ -94,8 +94,8 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .tokens = d->tokens,
         .bucket = d->bucket,
     };
-    int64_t units = units_of(c, d->tokens, d->bucket) + afdep_route_batches(d->bucket);
-    int grid = grid_for(units, 4, c->grids.communicating);
+    int64_t routes = ((int64_t)d->bucket * c->shape->top_k + 31) / 32, units = units_of(c, d->tokens, d->bucket);
+    int grid = grid_for(units > routes ? units : routes, 4, c->grids.communicating);
     status = launched(c, afdep_cuda_launch_dispatch(&c->params, &call, grid, (cudaStream_t)stream), "source_dispatch");
     if (status != AFDEP_OK)
         return status;
@@ -324,7 +324,7 @@ afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *r, afdep_strea
     int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
     afdep_cuda_reply_t call = { r->rows, bucket, 0 };
     int grid = grid_for(parts, 4, c->grids.communicating);
-    if (bucket > AFDEP_SMALL_BUCKET) {
+    if (afdep_piece_elements(c->shape, bucket) == AFDEP_PIECE_LARGE) {
         call.senders = least(c->grids.communicating, c->grids.local - 1);
         grid = c->grids.local;
     }

@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_COLLECT);
     const afdep_shape_t &s = r.shape;
-    int elements = afdep_piece_elements(call.bucket), pieces = afdep_pieces(&s, elements);
+    int elements = afdep_piece_elements(&r.shape, call.bucket), pieces = afdep_pieces(&s, elements);
     for (int i = (int)(blockIdx.x * THREADS + threadIdx.x); i < call.tokens * pieces; i += (int)gridDim.x * THREADS) {
         int token = i / pieces, piece = i - token * pieces;
         const int32_t *ids = choices_of(r, exchange, token);
@@ -119,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int32_t ranks[WARPS][AFDEP_WARP];
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_COLLECT);
     int parts = afdep_pieces(&r.shape, AFDEP_PIECE_SMALL);
-    int in_piece = afdep_piece_elements(call.bucket) / AFDEP_PIECE_SMALL;
+    int in_piece = afdep_piece_elements(&r.shape, call.bucket) / AFDEP_PIECE_SMALL;
     for (int unit = afdep_warp_index(); unit < call.tokens * parts; unit += afdep_warp_count())
         if (!collect_part(r, call, exchange, unit / parts, unit % parts, in_piece, ranks[threadIdx.x / AFDEP_WARP]))
             break;

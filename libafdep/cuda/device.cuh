@@ -43,6 +43,13 @@ __device__ __forceinline__ uint32_t afdep_load_acquire_gpu32(const uint32_t *wor
     return value;
 }
 
+__device__ __forceinline__ uint64_t afdep_load_relaxed_system64(const uint64_t *word)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
 /* Inside one GPU, of words that carry their value with their tag and cover nothing else. */
 __device__ __forceinline__ uint64_t afdep_load_relaxed64(const uint64_t *word)
 {
@@ -176,6 +183,12 @@ __device__ __forceinline__ bool afdep_wait_piece(const afdep_cuda_rank_t &r, con
     return true;
 }
 
+/* A rank's segment. */
+__device__ __forceinline__ unsigned char *afdep_segment(const afdep_cuda_rank_t &r, int rank)
+{
+    return rank < AFDEP_CUDA_NEAR ? r.near[rank] : r.segments[rank];
+}
+
 /* ---- Places -------------------------------------------------------------------------------------------------- */
 
 /* The plane of an exchange; the usual case without a division of 64 bits. */
@@ -218,14 +231,10 @@ __device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int 
     return *(volatile const uint64_t *)&r.state->count[call] + 1;
 }
 
-/* Every CTA comes here once, with all its warps. True in thread 0 of the last one, when everything that the CTAs wrote
-   or read is behind them: each CTA's barrier, and the count that releases what is before it and acquires what the others
-   released. */
-__device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call)
+/* Called once per CTA, by one thread, behind a barrier of the CTA. True in the last one: the count releases what is before
+   it and acquires what the others released, so everything that the CTAs wrote or read before is behind it. */
+__device__ __forceinline__ bool afdep_last_of_grid(const afdep_cuda_rank_t &r, int call)
 {
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return false;
     if (gridDim.x == 1)
         return true;
     uint32_t before;
@@ -234,6 +243,13 @@ __device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call
         return false;
     r.state->done[call] = 0;
     return true;
+}
+
+/* The same for all threads, at the end of a kernel. */
+__device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call)
+{
+    __syncthreads();
+    return threadIdx.x == 0 && afdep_last_of_grid(r, call);
 }
 
 /* The last CTA's last act: the next kernel of the stream sees it at the kernel boundary. */

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_dispatch. Units of work, one warp each: a batch of tokens' routes (checked, to every FFN rank), or a piece of a
- * token's row (to every FFN rank that owns one of its experts).
+ * source_dispatch. First the choices of all tokens, checked, as words to every FFN rank; then, in rounds, the rows: a unit
+ * of work is a piece of a token's row, to every FFN rank that owns one of its experts.
  *
  * Reuse: nothing is stored before every FFN rank has answered exchange n - G, also those that got no row: the answer
  * says that words, routes and rows of that exchange were read there.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/rounds.cuh"
 
-/* Threads of a CTA: small pieces need few registers, and many warps. */
-#define THREADS(vectors) ((vectors) <= 2 ? 768 : 512)
+#define THREADS 1024
+#define WARPS (THREADS / AFDEP_WARP)
 
 /* A lane of the warp waits for the answers of FFN ranks lane, lane + 32, ... */
 static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchange)
@@ -53,30 +54,24 @@ static __device__ int take_choice(const afdep_cuda_rank_t &r, const int32_t *tok
     return -1;
 }
 
-static __device__ void put_routes(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int batch)
+/* All choices of the bucket to every FFN rank: the data warps of the grid share them. Nothing orders these words, and
+   nothing needs to: each is whole and says itself which exchange it is of. */
+static __device__ void put_routes(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int warp,
+                                  int warps)
 {
     const afdep_shape_t &s = r.shape;
-    int k = s.top_k, first = batch * AFDEP_ROUTE_BATCH;
-    int last = min(first + AFDEP_ROUTE_BATCH, d.tokens);
-    uint64_t plane = afdep_plane_at(r.peer, s, exchange);
+    int k = s.top_k;
+    uint64_t plane = afdep_plane_at(r.peer, s, exchange) + r.peer.route_words;
+    uint64_t at = afdep_slot(s, r.role_index, 0) * (uint32_t)k;
     int32_t *live = r.live_ids + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity * (uint32_t)k;
-    for (int i = first * k + (int)afdep_lane(); i < last * k; i += AFDEP_WARP) {
+    for (int i = warp * AFDEP_WARP + (int)afdep_lane(); i < d.bucket * k; i += warps * AFDEP_WARP) {
         int token = i / k;
-        int id = take_choice(r, d.ids + (int64_t)token * k, token, i - token * k);
-        float weight = d.weights[i];
+        int id = token < d.tokens ? take_choice(r, d.ids + (int64_t)token * k, token, i - token * k) : -1;
+        uint64_t word = afdep_word((uint32_t)exchange, afdep_route_low(d.bucket, id));
         live[i] = id;
-        uint64_t at = afdep_slot(s, r.role_index, 0) * (uint32_t)k + (uint32_t)i;
-        for (int f = 0; f < s.ffn_ranks; f++) {
-            ((int32_t *)(r.segments[f] + plane + r.peer.ids))[at] = id;
-            ((float *)(r.segments[f] + plane + r.peer.weights))[at] = weight;
-        }
+        for (int f = 0; f < s.ffn_ranks; f++)
+            afdep_signal64((uint64_t *)(afdep_segment(r, f) + plane) + at + (uint32_t)i, word);
     }
-    __syncwarp(); /* all lanes' stores before any lane's fence */
-    afdep_fence_system();
-    uint64_t word = afdep_word((uint32_t)exchange, (uint32_t)d.tokens);
-    uint64_t at = (uint64_t)r.role_index * r.peer.batches + (uint32_t)batch;
-    for (int f = (int)afdep_lane(); f < s.ffn_ranks; f += AFDEP_WARP)
-        afdep_signal64((uint64_t *)(r.segments[f] + plane + r.peer.route_words) + at, word);
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
@@ -95,51 +90,56 @@ static __device__ uint32_t choose_targets(const afdep_cuda_rank_t &r, const afde
     return __ballot_sync(AFDEP_FULL, valid && (same & lower) == 0);
 }
 
-template <int VECTORS> /* 16-byte words of a piece per lane */
-static __device__ bool put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
-                                 int piece, int elements, bool *gate)
+/* Stores a piece to every FFN rank that gets the token; notes the words that publish it and returns how many. */
+template <int VECTORS, int AT_ONCE> /* 16-byte words of a piece per lane, and of those in registers at once */
+static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
+                                int piece, int elements, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
     uint32_t row_bytes = (uint32_t)s.hidden * width, first = (uint32_t)(piece * elements) * width;
     uint32_t bytes = min((uint32_t)elements * width, row_bytes - first);
     const unsigned char *from = (const unsigned char *)d.x + (uint64_t)token * row_bytes + first;
-    uint4 v[VECTORS];
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++)
-        if ((uint32_t)i * 512u + lane * 16u < bytes)
-            v[i] = __ldg((const uint4 *)(from + i * 512 + lane * 16));
-    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = piece * elements / AFDEP_SCALE_BLOCK;
-    float scale = 0;
-    if ((int)lane < blocks)
-        scale = d.x_scale[token * d.scale_token_stride + (first_block + (int)lane) * d.scale_block_stride];
     int target;
     uint32_t leaders = choose_targets(r, d, token, &target);
-    if (!*gate) { /* once per warp, with the first row already on its way into registers */
-        *gate = true;
-        if (!wait_answers(r, exchange))
-            return false;
+    uint64_t inbox = afdep_plane_at(r.peer, s, exchange), slot = afdep_slot(s, r.role_index, token);
+#pragma unroll
+    for (int part = 0; part < VECTORS; part += AT_ONCE) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if ((uint32_t)(part + i) * 512u + lane * 16u < bytes)
+                v[i] = __ldg((const uint4 *)(from + (part + i) * 512 + lane * 16));
+        for (uint32_t left = leaders; left; left &= left - 1) {
+            int f = __shfl_sync(AFDEP_FULL, target, __ffs((int)left) - 1);
+            unsigned char *row = afdep_segment(r, f) + inbox + r.peer.rows + slot * r.peer.row_stride + first;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if ((uint32_t)(part + i) * 512u + lane * 16u < bytes)
+                    afdep_store16(row + (part + i) * 512 + lane * 16, v[i]);
+        }
     }
-    uint64_t plane = afdep_plane_at(r.peer, s, exchange), slot = afdep_slot(s, r.role_index, token);
+    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = piece * elements / AFDEP_SCALE_BLOCK;
+    float scale = 0, weight = 0;
+    if ((int)lane < blocks)
+        scale = d.x_scale[token * d.scale_token_stride + (first_block + (int)lane) * d.scale_block_stride];
+    if (piece == 0 && (int)lane < s.top_k)
+        weight = d.weights[(int64_t)token * s.top_k + lane];
     for (uint32_t left = leaders; left; left &= left - 1) {
         int f = __shfl_sync(AFDEP_FULL, target, __ffs((int)left) - 1);
-        unsigned char *row = r.segments[f] + plane + r.peer.rows + slot * r.peer.row_stride;
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++)
-            if ((uint32_t)i * 512u + lane * 16u < bytes)
-                afdep_store16(row + first + i * 512 + lane * 16, v[i]);
+        unsigned char *row = afdep_segment(r, f) + inbox + r.peer.rows + slot * r.peer.row_stride;
         if ((int)lane < blocks)
             ((float *)(row + r.peer.scale_offset))[first_block + (int)lane] = scale;
+        if (piece == 0 && (int)lane < s.top_k)
+            ((float *)(row + r.peer.weight_offset))[lane] = weight;
     }
-    __syncwarp(); /* all lanes' stores before any lane's fence */
-    afdep_fence_system();
     if (leaders >> lane & 1) {
-        afdep_signal32((uint32_t *)(r.segments[target] + plane + r.peer.row_words) + slot * r.peer.pieces + piece,
-                       (uint32_t)exchange);
+        words[__popc(leaders & ((1u << lane) - 1u))] =
+            (uint32_t *)(afdep_segment(r, target) + inbox + r.peer.row_words) + slot * r.peer.pieces + piece;
         if (piece == 0)
             atomicAdd(&r.counters[target].rows, 1ull);
     }
-    return true;
+    return __popc(leaders);
 }
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------- */
@@ -156,25 +156,22 @@ static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t ex
 }
 
 template <int VECTORS>
-static __global__ void __launch_bounds__(THREADS(VECTORS), 1)
+static __global__ void __launch_bounds__(THREADS, 1)
     dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
+    __shared__ afdep_rounds<WARPS> rounds;
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH);
-    int elements = afdep_piece_elements(d.bucket), pieces = afdep_pieces(&r.shape, elements);
-    int batches = afdep_route_batches(d.bucket), units = batches + d.tokens * pieces;
-    bool gate = false;
-    for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count()) {
-        if (unit >= batches) {
-            int row = unit - batches;
-            if (!put_piece<VECTORS>(r, d, exchange, row / pieces, row % pieces, elements, &gate))
-                break;
-            continue;
-        }
-        if (!gate && !wait_answers(r, exchange))
-            break;
-        gate = true;
-        put_routes(r, d, exchange, unit);
-    }
+    int elements = afdep_piece_elements(&r.shape, d.bucket), pieces = afdep_pieces(&r.shape, elements);
+    int warp = (int)threadIdx.x / AFDEP_WARP, data_warps = (WARPS - 1) * (int)gridDim.x;
+    bool fine = wait_answers(r, exchange);
+    if (!__syncthreads_and(fine))
+        return;
+    if (warp < WARPS - 1)
+        put_routes(r, d, exchange, warp * (int)gridDim.x + (int)blockIdx.x, data_warps);
+    afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, (int)gridDim.x, exchange, [&](int unit, uint32_t **words) {
+        int token = unit / pieces;
+        return put_piece<VECTORS, (VECTORS < 4 ? VECTORS : 4)>(r, d, exchange, token, unit - token * pieces, elements, words);
+    });
     if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
         return;
     for (int f = 0; f < r.shape.ffn_ranks; f++)
@@ -186,19 +183,17 @@ static __global__ void __launch_bounds__(THREADS(VECTORS), 1)
 /* 16-byte words per lane: a small piece, and a large one, of either element. */
 cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_cuda_dispatch_t *d, int grid, cudaStream_t stream)
 {
-    bool small = afdep_piece_elements(d->bucket) == AFDEP_PIECE_SMALL;
-    if (small && r->shape.fp8)
-        return afdep_launch(dispatch_kernel<1>, grid, THREADS(1), 0, stream, *r, *d);
+    bool small = afdep_piece_elements(&r->shape, d->bucket) == AFDEP_PIECE_SMALL;
     if (small)
-        return afdep_launch(dispatch_kernel<2>, grid, THREADS(2), 0, stream, *r, *d);
-    if (r->shape.fp8)
-        return afdep_launch(dispatch_kernel<4>, grid, THREADS(4), 0, stream, *r, *d);
-    return afdep_launch(dispatch_kernel<8>, grid, THREADS(8), 0, stream, *r, *d);
+        return r->shape.fp8 ? afdep_launch(dispatch_kernel<1>, grid, THREADS, 0, stream, *r, *d)
+                            : afdep_launch(dispatch_kernel<2>, grid, THREADS, 0, stream, *r, *d);
+    return r->shape.fp8 ? afdep_launch(dispatch_kernel<4>, grid, THREADS, 0, stream, *r, *d)
+                        : afdep_launch(dispatch_kernel<8>, grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads)
 {
-    *threads = 1024;
+    *threads = THREADS;
     cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<1>, 0) : afdep_load(dispatch_kernel<2>, 0);
     if (error == cudaSuccess)
         error = shape->fp8 ? afdep_load(dispatch_kernel<4>, 0) : afdep_load(dispatch_kernel<8>, 0);

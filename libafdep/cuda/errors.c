@@ -28,7 +28,7 @@ static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
     if (r->piece >= 0)
-        snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", batch %d", r->piece);
+        snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", slot %d", r->piece);
 }
 
 static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
@@ -70,10 +70,9 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
         return fail_late(c, r, place);
     if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
         return afdep_fail(AFDEP_ERR_PROTOCOL,
-                          "rank %d in %s of exchange %llu: rank %d sent %u tokens and the bucket here is %llu: all ranks of "
+                          "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "
                           "an exchange must be given the same bucket", c->rank, call_name(r->call),
-                          (unsigned long long)r->exchange, r->peer, afdep_word_low(r->seen),
-                          (unsigned long long)r->expected);
+                          (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected);
     return afdep_fail((afdep_status_t)-(int)r->status, "rank %d in %s of exchange %llu%s: %s of rank %d holds 0x%016llx",
                       c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
                       (unsigned long long)r->seen);

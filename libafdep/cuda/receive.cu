@@ -23,8 +23,8 @@ typedef struct counting {
     int32_t *all;     /* [E/F] choices of all tokens; then the expert's first row */
     int32_t *before;  /* [E/F] choices of the tokens before the chunk */
     uint32_t *chosen; /* [E/F][CHUNK_WORDS] by which tokens of the chunk, one bit each */
-    int32_t *tokens;  /* [A] T of each source */
-    int32_t *rows;    /* [CHUNK][K] row + 1 of the chunk's choices, 0: not this rank's */
+    int32_t *served;  /* [A] nonzero: the source chose one of this rank's experts */
+    int32_t *rows;    /* [CHUNK][K] of the chunk's choices: expert of this rank + 1, then row + 1; 0: not this rank's */
 } counting_t;
 
 static __host__ __device__ __forceinline__ size_t shared_bytes(const afdep_shape_t &s)
@@ -40,51 +40,18 @@ static __device__ __forceinline__ counting_t counting_arrays(const afdep_shape_t
     c.all = shared;
     c.before = c.all + s.experts_per_rank;
     c.chosen = (uint32_t *)(c.before + s.experts_per_rank);
-    c.tokens = (int32_t *)(c.chosen + s.experts_per_rank * CHUNK_WORDS);
-    c.rows = c.tokens + s.attention_ranks;
+    c.served = (int32_t *)(c.chosen + s.experts_per_rank * CHUNK_WORDS);
+    c.rows = c.served + s.attention_ranks;
     return c;
 }
 
 static __device__ __forceinline__ void clear_counts(const afdep_shape_t &s, const counting_t &c)
 {
-    for (int i = (int)threadIdx.x; i < s.experts_per_rank * (2 + CHUNK_WORDS); i += THREADS)
+    for (int i = (int)threadIdx.x; i < s.experts_per_rank * (2 + CHUNK_WORDS) + s.attention_ranks; i += THREADS)
         c.all[i] = 0;
 }
 
-/* ---- Counts ------------------------------------------------------------------------------------------------------ */
-
-/* Waits for the route words of all batches of all sources. Every thread of the CTA gets the answer. */
-static __device__ bool join_routes(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, const counting_t &c)
-{
-    const afdep_shape_t &s = r.shape;
-    const uint64_t *words = (const uint64_t *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.route_words);
-    int batches = afdep_route_batches(bucket);
-    bool fine = true, poisoned = afdep_poisoned(r);
-    for (int i = (int)threadIdx.x; fine && i < s.attention_ranks * batches; i += THREADS) {
-        int a = i / batches, batch = i - a * batches;
-        afdep_patience_t patience = { 0, 0 };
-        for (;;) {
-            uint64_t seen = afdep_load_acquire64(&words[(uint64_t)a * r.own.batches + (uint32_t)batch]);
-            int32_t ahead = (int32_t)(afdep_word_high(seen) - (uint32_t)exchange);
-            if (ahead > 0 || (ahead == 0 && afdep_word_low(seen) > (uint32_t)bucket)) {
-                afdep_fail_device(r, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange,
-                                  s.ffn_ranks + a, -1, batch, (uint64_t)bucket, seen);
-                fine = false;
-            }
-            if (ahead >= 0) {
-                c.tokens[a] = (int32_t)afdep_word_low(seen); /* all batches of a source say the same */
-                break;
-            }
-            if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-                afdep_look(r, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, s.ffn_ranks + a, -1, batch,
-                           afdep_word((uint32_t)exchange, 0), seen)) {
-                fine = false;
-                break;
-            }
-        }
-    }
-    return __syncthreads_and(fine && !poisoned); /* the acquire of one thread is the CTA's */
-}
+/* ---- Choices ----------------------------------------------------------------------------------------------------- */
 
 /* Expert of this rank that a choice means, or -1. */
 static __device__ __forceinline__ int local_expert(const afdep_shape_t &s, int rank, int id)
@@ -93,27 +60,74 @@ static __device__ __forceinline__ int local_expert(const afdep_shape_t &s, int r
     return id >= 0 && local >= 0 && local < s.experts_per_rank ? local : -1;
 }
 
-static __device__ __forceinline__ const int32_t *choices_at(const afdep_cuda_rank_t &r, uint64_t exchange, int a)
+/* The route words of a source. */
+static __device__ __forceinline__ const uint64_t *routes_of(const afdep_cuda_rank_t &r, uint64_t exchange, int a)
 {
-    return (const int32_t *)(r.base + afdep_plane_at(r.own, r.shape, exchange) + r.own.ids) +
+    return (const uint64_t *)(r.base + afdep_plane_at(r.own, r.shape, exchange) + r.own.route_words) +
            afdep_slot(r.shape, a, 0) * (uint32_t)r.shape.top_k;
 }
 
-/* Counts the choices of all tokens and of those before index `first`, and notes those of the chunk that begins there
-   (indices run over [A][bucket]). */
-static __device__ void count_choices(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int first, int in_chunk,
+/* Waits for a route word. A word is all that it covers, so relaxed loads do. */
+static __device__ __forceinline__ bool take_route(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int a, int i,
+                                                  const uint64_t *at, uint64_t *word)
+{
+    afdep_patience_t patience = { 0, 0 };
+    for (;;) {
+        uint64_t seen = *word = afdep_load_relaxed_system64(at);
+        int32_t ahead = (int32_t)(afdep_word_high(seen) - (uint32_t)exchange);
+        if (ahead == 0 && afdep_route_fits(bucket, afdep_word_low(seen)))
+            return true;
+        int peer = r.shape.ffn_ranks + a, token = i / r.shape.top_k, slot = i - token * r.shape.top_k;
+        if (ahead >= 0) {
+            afdep_fail_device(r, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, slot,
+                              (uint64_t)bucket, seen);
+            return false;
+        }
+        if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
+            afdep_look(r, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, slot,
+                       afdep_word((uint32_t)exchange, 0), seen))
+            return false;
+    }
+}
+
+/* With many words, few threads wait for the last ones before all look for theirs. */
+static __device__ bool await_routes(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket)
+{
+    int last = bucket * r.shape.top_k - 1;
+    bool fine = true;
+    for (int a = (int)threadIdx.x; fine && a < r.shape.attention_ranks; a += THREADS) {
+        uint64_t word;
+        fine = take_route(r, exchange, bucket, a, last, routes_of(r, exchange, a) + last, &word);
+    }
+    return __syncthreads_and(fine);
+}
+
+/*
+ * Takes all choices as they come: counts them, counts those before token index `first`, and notes those of the chunk
+ * that begins there (indices run over [A][bucket]). Every thread of the CTA learns whether all came.
+ */
+static __device__ bool count_choices(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int first, int in_chunk,
                                      const counting_t &c)
 {
     const afdep_shape_t &s = r.shape;
     int k = s.top_k;
+    bool fine = !afdep_poisoned(r);
     for (int a = 0; a < s.attention_ranks; a++) {
-        const int32_t *ids = choices_at(r, exchange, a);
-        int choices = c.tokens[a] * k;
-        for (int i = (int)threadIdx.x; i < choices; i += THREADS) {
-            int local = local_expert(s, r.rank, ids[i]);
+        const uint64_t *routes = routes_of(r, exchange, a);
+#pragma unroll 4
+        for (int i = (int)threadIdx.x; i < bucket * k; i += THREADS) {
+            uint64_t word;
+            if (!take_route(r, exchange, bucket, a, i, routes + i, &word)) {
+                fine = false;
+                break;
+            }
+            int local = local_expert(s, r.rank, afdep_route_id(afdep_word_low(word)));
+            int place = a * bucket + i / k - first;
+            if (place >= 0 && place < in_chunk)
+                c.rows[place * k + i % k] = local + 1;
             if (local < 0)
                 continue;
-            int place = a * bucket + i / k - first;
+            c.served[a] = 1;
             atomicAdd(&c.all[local], 1);
             if (place < 0)
                 atomicAdd(&c.before[local], 1);
@@ -121,6 +135,7 @@ static __device__ void count_choices(const afdep_cuda_rank_t &r, uint64_t exchan
                 atomicOr(&c.chosen[local * CHUNK_WORDS + place / 32], 1u << place % 32);
         }
     }
+    return __syncthreads_and(fine);
 }
 
 /* An expert's padding rows, and its end, in the caller's tensors. */
@@ -192,9 +207,7 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
     uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
     for (int i = (int)threadIdx.x; i < in_chunk * k; i += THREADS) {
         int place = i / k, index = first + place, a = index / bucket, token = index - a * bucket;
-        if (token >= c.tokens[a])
-            continue;
-        int local = local_expert(s, r.rank, choices_at(r, exchange, a)[token * k + i - place * k]);
+        int local = c.rows[i] - 1;
         uint32_t row = 0;
         if (local >= 0) {
             const uint32_t *chosen = c.chosen + local * CHUNK_WORDS;
@@ -211,7 +224,7 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
     __syncthreads();
 }
 
-/* Moves on to the chunk that begins at `first`: the tokens of the last one are before it. */
+/* Moves on to the chunk that begins at `first`: the tokens of the last one are before it. All words have come. */
 static __device__ void next_chunk(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int first, int in_chunk,
                                   const counting_t &c)
 {
@@ -225,7 +238,9 @@ static __device__ void next_chunk(const afdep_cuda_rank_t &r, uint64_t exchange,
     __syncthreads();
     for (int i = (int)threadIdx.x; i < in_chunk * k; i += THREADS) {
         int place = i / k, index = first + place, a = index / bucket, token = index - a * bucket;
-        int local = token < c.tokens[a] ? local_expert(s, r.rank, choices_at(r, exchange, a)[token * k + i - place * k]) : -1;
+        uint64_t word = afdep_load_relaxed_system64(routes_of(r, exchange, a) + token * k + i - place * k);
+        int local = local_expert(s, r.rank, afdep_route_id(afdep_word_low(word)));
+        c.rows[i] = local + 1;
         if (local >= 0)
             atomicOr(&c.chosen[local * CHUNK_WORDS + place / 32], 1u << place % 32);
     }
@@ -238,19 +253,35 @@ static __device__ __forceinline__ bool knows_all(const afdep_cuda_rank_t &r, int
     return r.shape.attention_ranks * bucket <= CHUNK;
 }
 
-static __device__ void count_and_position(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
-                                          const counting_t &c)
+/* A CTA's own range of token indices. */
+static __device__ __forceinline__ void own_range(const afdep_cuda_rank_t &r, int bucket, int *first, int *last)
+{
+    int indices = r.shape.attention_ranks * bucket, each = (indices + (int)gridDim.x - 1) / (int)gridDim.x;
+    bool all = knows_all(r, bucket);
+    *first = all ? 0 : min(each * (int)blockIdx.x, indices);
+    *last = all ? indices : min(*first + each, indices);
+}
+
+static __device__ bool count(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                             const counting_t &c)
 {
     const afdep_shape_t &s = r.shape;
-    int indices = s.attention_ranks * call.bucket, first = 0, last = indices;
-    if (!knows_all(r, call.bucket)) {
-        int each = (indices + (int)gridDim.x - 1) / (int)gridDim.x;
-        first = min(each * (int)blockIdx.x, indices);
-        last = min(first + each, indices);
-    }
-    count_choices(r, exchange, call.bucket, first, min(CHUNK, last - first), c);
-    __syncthreads();
+    int first, last;
+    own_range(r, call.bucket, &first, &last);
+    if ((!knows_all(r, call.bucket) && !await_routes(r, exchange, call.bucket)) ||
+        !count_choices(r, exchange, call.bucket, first, min(CHUNK, last - first), c))
+        return false;
+    for (int a = (int)threadIdx.x; blockIdx.x == 0 && a < s.attention_ranks; a += THREADS)
+        r.served[afdep_plane(s, exchange) * (uint32_t)s.attention_ranks + (uint32_t)a] = (uint32_t)c.served[a];
     sum_counts(r, call, exchange, c);
+    return true;
+}
+
+static __device__ void position(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                const counting_t &c)
+{
+    int first, last;
+    own_range(r, call.bucket, &first, &last);
     bool publish = !knows_all(r, call.bucket) || blockIdx.x == 0;
     for (int at = first; at < last; at += CHUNK) {
         if (at > first)
@@ -303,9 +334,6 @@ static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_r
         return true;
     uint64_t plane = afdep_plane_at(r.own, s, exchange), slot = afdep_slot(s, a, token);
     const uint32_t *word = (const uint32_t *)(r.base + plane + r.own.row_words) + slot * r.own.pieces + piece;
-    float weight = part == 0 && row >= 0
-                       ? ((const float *)(r.base + plane + r.own.weights))[slot * (uint32_t)s.top_k + lane]
-                       : 0;
     bool fine = afdep_wait_piece(r, word, exchange, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROW, s.ffn_ranks + a, token, piece);
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
@@ -319,6 +347,7 @@ static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_r
             v[i] = afdep_load16(from + first + i * 512 + lane * 16);
     int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = part * AFDEP_PIECE_SMALL / AFDEP_SCALE_BLOCK;
     float scale = (int)lane < blocks ? ((const float *)(from + r.own.scale_offset))[first_block + (int)lane] : 0;
+    float weight = part == 0 && row >= 0 ? ((const float *)(from + r.own.weight_offset))[lane] : 0;
     for (uint32_t left = experts; left; left &= left - 1) {
         int to = __shfl_sync(AFDEP_FULL, row, __ffs((int)left) - 1);
         unsigned char *out = (unsigned char *)call.rows + (uint64_t)to * row_bytes + first;
@@ -342,14 +371,13 @@ static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receiv
                              const counting_t &c)
 {
     const afdep_shape_t &s = r.shape;
-    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), in_piece = afdep_piece_elements(call.bucket) / AFDEP_PIECE_SMALL;
+    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), in_piece = afdep_piece_elements(&s, call.bucket) / AFDEP_PIECE_SMALL;
     int units = s.attention_ranks * call.bucket * parts;
     bool known = knows_all(r, call.bucket) && (call.parts & AFDEP_CUDA_RECEIVE_COUNT);
     for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count()) {
         int index = unit / parts, part = unit - index * parts, token = index / s.attention_ranks;
         int a = index - token * s.attention_ranks;
-        if (token < c.tokens[a] &&
-            !place_part<VECTORS>(r, call, exchange, a, token, part, part / in_piece,
+        if (!place_part<VECTORS>(r, call, exchange, a, token, part, part / in_piece,
                                  known ? c.rows + (a * call.bucket + token) * s.top_k : NULL))
             break;
     }
@@ -357,16 +385,34 @@ static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receiv
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
-/* The next dispatch may overwrite words, routes and rows: they have been read. */
-static __device__ void send_answers(const afdep_cuda_rank_t &r, uint64_t exchange)
+/*
+ * What the last CTA does that has counted: by then all have read all route words, so this exchange is this rank's last,
+ * and the sources that sent no row may overwrite theirs. The others are answered by the reply: before it they cannot
+ * have collected, and without that they do not dispatch again.
+ */
+static __device__ void answer_silent(const afdep_cuda_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
     uint64_t at = afdep_plane_at(r.peer, s, exchange) + r.peer.answers + 8u * (uint32_t)r.rank;
-    afdep_fence_system(); /* all CTAs' reads, gathered by afdep_leave(), before the answers */
+    const uint32_t *served = r.served + afdep_plane(s, exchange) * (uint32_t)s.attention_ranks;
+    bool fenced = false;
     for (int a = 0; a < s.attention_ranks; a++) {
-        afdep_signal64((uint64_t *)(r.segments[s.ffn_ranks + a] + at), afdep_word((uint32_t)exchange, 0));
+        if (*(volatile const uint32_t *)&served[a])
+            continue;
+        if (!fenced)
+            afdep_fence_system(); /* all CTAs' reads, gathered by the count of arrivals, before the answers */
+        fenced = true;
+        afdep_signal64((uint64_t *)(afdep_segment(r, s.ffn_ranks + a) + at), afdep_word((uint32_t)exchange, 0));
         r.counters[s.ffn_ranks + a].signals++;
     }
+    afdep_finish(r, AFDEP_CUDA_RECEIVE, exchange);
+}
+
+/* A thread that has nothing to place with few tokens; the CTA's barrier is behind it. */
+static __device__ __forceinline__ void arrive(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    if (threadIdx.x == THREADS - AFDEP_WARP && afdep_last_of_grid(r, AFDEP_CUDA_RECEIVE))
+        answer_silent(r, exchange);
 }
 
 template <int VECTORS>
@@ -376,19 +422,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
     counting_t c = counting_arrays(r.shape);
     clear_counts(r.shape, c);
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_RECEIVE);
-    if (!join_routes(r, exchange, call.bucket, c))
+    if (!__syncthreads_and(exchange != 0)) /* every thread has its number before one may move it on */
         return;
-    if (call.parts & AFDEP_CUDA_RECEIVE_COUNT)
-        count_and_position(r, call, exchange, c);
-    else
+    if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
+        if (!count(r, call, exchange, c))
+            return;
+        if (call.parts & AFDEP_CUDA_RECEIVE_PLACE)
+            arrive(r, exchange);
+        position(r, call, exchange, c);
+    } else {
         write_ends(r, call, exchange);
-    if (!(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
-        return;
-    place<VECTORS>(r, call, exchange, c);
-    if (!afdep_leave(r, AFDEP_CUDA_RECEIVE) || afdep_poisoned(r))
-        return;
-    send_answers(r, exchange);
-    afdep_finish(r, AFDEP_CUDA_RECEIVE, exchange);
+        arrive(r, exchange);
+    }
+    if (call.parts & AFDEP_CUDA_RECEIVE_PLACE)
+        place<VECTORS>(r, call, exchange, c);
 }
 
 cudaError_t afdep_cuda_launch_receive(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call, int grid,

@@ -9,6 +9,7 @@
  * the token, so the source waits for its word before it dispatches again.
  */
 #include "cuda/launch.cuh"
+#include "cuda/rounds.cuh"
 #include "cuda/sum.cuh"
 
 #define THREADS 512
@@ -38,7 +39,8 @@ static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, 
         int n = __popc(chosen & ((1u << lane) - 1u));
         terms->row[n] = (int)afdep_word_low(position) - 1;
         if (s.apply_weights)
-            terms->weight[n] = ((const float *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.weights))[at];
+            terms->weight[n] = ((const float *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.rows +
+                                                slot * r.own.row_stride + r.own.weight_offset))[lane];
     }
     __syncwarp();
     return __popc(chosen);
@@ -67,18 +69,19 @@ static __device__ __forceinline__ void sum_part(const afdep_cuda_rank_t &r, cons
 /* Where a source's combine inbox begins, and the word of a piece of a token there. */
 static __device__ __forceinline__ unsigned char *combine_inbox(const afdep_cuda_rank_t &r, uint64_t exchange, int a)
 {
-    return r.segments[r.shape.ffn_ranks + a] + afdep_plane_at(r.peer, r.shape, exchange);
+    return afdep_segment(r, r.shape.ffn_ranks + a) + afdep_plane_at(r.peer, r.shape, exchange);
 }
 
-/* Lane 0, after the warp met: the stores of all lanes, then the piece's word. */
-static __device__ __forceinline__ void signal_piece(const afdep_cuda_rank_t &r, unsigned char *inbox, uint64_t exchange, int a,
-                                                    int token, int piece)
+/* The word of a piece, noted for the end of the round. */
+static __device__ __forceinline__ int note_piece(const afdep_cuda_rank_t &r, unsigned char *inbox, int a, int token, int piece,
+                                                 uint32_t **words)
 {
-    afdep_fence_system();
-    afdep_signal32((uint32_t *)(inbox + r.peer.combine_words) + afdep_slot(r.shape, r.rank, token) * r.peer.pieces + piece,
-                   (uint32_t)exchange);
-    if (piece == 0)
-        atomicAdd(&r.counters[r.shape.ffn_ranks + a].rows, 1ull);
+    if (afdep_lane() == 0) {
+        words[0] = (uint32_t *)(inbox + r.peer.combine_words) + afdep_slot(r.shape, r.rank, token) * r.peer.pieces + piece;
+        if (piece == 0)
+            atomicAdd(&r.counters[r.shape.ffn_ranks + a].rows, 1ull);
+    }
+    return 1;
 }
 
 typedef struct unit {
@@ -99,24 +102,18 @@ static __device__ __forceinline__ unit_t unit_at(const afdep_shape_t &s, int uni
 /* ---- Few tokens: whoever sums sends. A part is a piece. ------------------------------------------------------------ */
 
 template <bool WEIGHTED>
-static __device__ void sum_and_send(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
-                                    terms_t *terms)
+static __device__ __forceinline__ int sum_and_send(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call,
+                                                   uint64_t exchange, const unit_t &u, terms_t *terms, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
-    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), units = s.attention_ranks * call.bucket * parts;
-    for (int i = afdep_warp_index(); i < units; i += afdep_warp_count()) {
-        unit_t u = unit_at(s, i, parts);
-        int count = take_terms(r, exchange, u.a, u.token, terms);
-        if (count == 0)
-            continue;
-        unsigned char *inbox = combine_inbox(r, exchange, u.a);
-        sum_part<WEIGHTED>(r, call, u.part, count, terms,
-                           inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * 2u * (uint32_t)s.hidden +
-                               (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
-        __syncwarp();
-        if (afdep_lane() == 0)
-            signal_piece(r, inbox, exchange, u.a, u.token, u.part);
-    }
+    int count = take_terms(r, exchange, u.a, u.token, terms);
+    if (count == 0)
+        return 0;
+    unsigned char *inbox = combine_inbox(r, exchange, u.a);
+    sum_part<WEIGHTED>(r, call, u.part, count, terms,
+                       inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * 2u * (uint32_t)s.hidden +
+                           (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
+    return note_piece(r, inbox, u.a, u.token, u.part, words);
 }
 
 /* ---- Many tokens: all SMs sum into local memory, a few send --------------------------------------------------------- */
@@ -164,37 +161,46 @@ static __device__ bool wait_partial(const afdep_cuda_rank_t &r, uint64_t exchang
     return __all_sync(AFDEP_FULL, fine);
 }
 
-static __device__ void send_partials(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
-                                     terms_t *terms)
+static __device__ __forceinline__ int send_partial(const afdep_cuda_rank_t &r, uint64_t exchange, const unit_t &u,
+                                                   terms_t *terms, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
     const int vectors = AFDEP_PIECE_LARGE / 256, in_piece = AFDEP_PIECE_LARGE / AFDEP_PIECE_SMALL;
-    int pieces = afdep_pieces(&s, AFDEP_PIECE_LARGE), parts = afdep_pieces(&s, AFDEP_PIECE_SMALL);
-    int units = s.attention_ranks * call.bucket * pieces;
-    for (int i = (int)threadIdx.x / AFDEP_WARP * call.senders + (int)blockIdx.x; i < units; i += WARPS * call.senders) {
-        unit_t u = unit_at(s, i, pieces);
-        if (take_terms(r, exchange, u.a, u.token, terms) == 0)
-            continue;
-        if (!wait_partial(r, exchange, u, parts, in_piece))
-            break;
-        uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)u.part * 2u * AFDEP_PIECE_LARGE;
-        uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_LARGE, row_bytes - first), at = afdep_lane() * 16u;
-        const unsigned char *from = r.partials + afdep_slot(s, u.a, u.token) * row_bytes + first;
-        unsigned char *inbox = combine_inbox(r, exchange, u.a);
-        unsigned char *out = inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * row_bytes + first;
-        uint4 v[vectors];
+    if (take_terms(r, exchange, u.a, u.token, terms) == 0)
+        return 0;
+    if (!wait_partial(r, exchange, u, afdep_pieces(&s, AFDEP_PIECE_SMALL), in_piece))
+        return -1;
+    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)u.part * 2u * AFDEP_PIECE_LARGE;
+    uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_LARGE, row_bytes - first), at = afdep_lane() * 16u;
+    const unsigned char *from = r.partials + afdep_slot(s, u.a, u.token) * row_bytes + first;
+    unsigned char *inbox = combine_inbox(r, exchange, u.a);
+    unsigned char *out = inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * row_bytes + first;
+    uint4 v[vectors];
 #pragma unroll
-        for (int n = 0; n < vectors; n++)
-            if ((uint32_t)n * 512u + at < bytes)
-                v[n] = afdep_load16(from + n * 512 + at);
+    for (int n = 0; n < vectors; n++)
+        if ((uint32_t)n * 512u + at < bytes)
+            v[n] = afdep_load16(from + n * 512 + at);
 #pragma unroll
-        for (int n = 0; n < vectors; n++)
-            if ((uint32_t)n * 512u + at < bytes)
-                afdep_store16(out + n * 512 + at, v[n]);
-        __syncwarp();
-        if (afdep_lane() == 0)
-            signal_piece(r, inbox, exchange, u.a, u.token, u.part);
-    }
+    for (int n = 0; n < vectors; n++)
+        if ((uint32_t)n * 512u + at < bytes)
+            afdep_store16(out + n * 512 + at, v[n]);
+    return note_piece(r, inbox, u.a, u.token, u.part, words);
+}
+
+/* ---- Answers ------------------------------------------------------------------------------------------------------- */
+
+/* To the sources that got none from receive: those with rows here. They may as well hear of it now, since nothing that
+   this rank would have to have read for them is open before its reply; and the stream's order has put all of receive
+   behind us. */
+static __device__ void answer_served(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    const afdep_shape_t &s = r.shape;
+    uint64_t at = afdep_plane_at(r.peer, s, exchange) + r.peer.answers + 8u * (uint32_t)r.rank;
+    for (int a = (int)afdep_lane(); a < s.attention_ranks; a += AFDEP_WARP)
+        if (r.served[afdep_plane(s, exchange) * (uint32_t)s.attention_ranks + (uint32_t)a]) {
+            afdep_signal64((uint64_t *)(afdep_segment(r, s.ffn_ranks + a) + at), afdep_word((uint32_t)exchange, 0));
+            r.counters[s.ffn_ranks + a].signals++;
+        }
 }
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------------- */
@@ -204,15 +210,28 @@ static __global__ void __launch_bounds__(THREADS, 1)
     reply_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
 {
     __shared__ terms_t all_terms[WARPS];
+    __shared__ afdep_rounds<WARPS> rounds;
     terms_t *terms = &all_terms[threadIdx.x / AFDEP_WARP];
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_REPLY);
-    bool poisoned = __syncthreads_or(afdep_poisoned(r));
-    if (!poisoned && call.senders == 0)
-        sum_and_send<WEIGHTED>(r, call, exchange, terms);
-    else if (!poisoned && (int)blockIdx.x < call.senders)
-        send_partials(r, call, exchange, terms);
-    else if (!poisoned)
+    const afdep_shape_t &s = r.shape;
+    int tokens = s.attention_ranks * call.bucket;
+    if (__syncthreads_or(afdep_poisoned(r)))
+        return;
+    if (blockIdx.x == 0 && threadIdx.x / AFDEP_WARP == WARPS - 1)
+        answer_served(r, exchange);
+    if (call.senders == 0) {
+        int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL);
+        afdep_run_rounds<WARPS>(rounds, tokens * parts, 0, (int)gridDim.x, exchange, [&](int unit, uint32_t **words) {
+            return sum_and_send<WEIGHTED>(r, call, exchange, unit_at(s, unit, parts), terms, words);
+        });
+    } else if ((int)blockIdx.x < call.senders) {
+        int pieces = afdep_pieces(&s, AFDEP_PIECE_LARGE);
+        afdep_run_rounds<WARPS>(rounds, tokens * pieces, 0, call.senders, exchange, [&](int unit, uint32_t **words) {
+            return send_partial(r, exchange, unit_at(s, unit, pieces), terms, words);
+        });
+    } else {
         sum_locally<WEIGHTED>(r, call, exchange, terms);
+    }
     if (afdep_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r))
         afdep_finish(r, AFDEP_CUDA_REPLY, exchange);
 }

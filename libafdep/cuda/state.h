@@ -59,6 +59,8 @@ typedef struct afdep_cuda_counter {
     unsigned long long rows, signals;
 } afdep_cuda_counter_t;
 
+#define AFDEP_CUDA_NEAR 16
+
 /* Everything that stays the same while a buffer is open; passed by value. */
 typedef struct afdep_cuda_rank {
     afdep_shape_t shape;
@@ -68,12 +70,14 @@ typedef struct afdep_cuda_rank {
     uint64_t timeout_ns;
     unsigned char *base;
     unsigned char *const *segments; /* [ranks], device memory: every rank's segment as mapped here */
+    unsigned char *near[AFDEP_CUDA_NEAR]; /* the first of them, where no load is needed */
     afdep_cuda_state_t *state;
     afdep_cuda_record_t *record;
     afdep_cuda_counter_t *counters; /* [ranks] */
     int32_t *live_ids;    /* Attention: [G][capacity][K], the choices as sent */
     uint64_t *positions;  /* FFN: [G][A * capacity][K], exchange << 32 | row + 1; 0 rows: not this rank's */
     int32_t *ends;        /* FFN: [G][E/F] */
+    uint32_t *served; /* FFN: [G][A], nonzero: the source sent this rank rows */
     unsigned char *partials; /* FFN: [A * capacity] rows of BF16, where sums stand before they are sent */
     uint32_t *partial_words; /* FFN: [A * capacity][pieces], the exchange that a part of a partial is of */
     int32_t trap;         /* debugging: a failure traps */

@@ -28,10 +28,8 @@ static uint64_t reserve(cursor_t *cursor, uint64_t a, uint64_t b, uint64_t bytes
 static void ffn_regions(afdep_device_layout_t *l, cursor_t *cursor, const afdep_shape_t *s)
 {
     uint64_t a = (uint64_t)s->attention_ranks, capacity = (uint64_t)s->capacity, k = (uint64_t)s->top_k;
-    l->route_words = reserve(cursor, a, l->batches, 8);
+    l->route_words = reserve(cursor, a * capacity, k, 8);
     l->row_words = reserve(cursor, a * capacity, l->pieces, 4);
-    l->ids = reserve(cursor, a * capacity, k, 4);
-    l->weights = reserve(cursor, a * capacity, k, 4);
     l->rows = reserve(cursor, a, capacity, l->row_stride);
 }
 
@@ -47,10 +45,10 @@ int afdep_device_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, i
 {
     memset(l, 0, sizeof(*l));
     afdep_row_format_t row = afdep_row_format(s);
-    l->batches = (uint32_t)afdep_route_batches(s->capacity);
     l->pieces = (uint32_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
     l->scale_offset = row.scale_offset;
-    l->row_stride = afdep_align_up32(row.scale_offset + row.scale_bytes, AFDEP_ROW_ALIGN);
+    l->weight_offset = afdep_align_up32(row.scale_offset + row.scale_bytes, 16);
+    l->row_stride = afdep_align_up32(l->weight_offset + 4 * (uint32_t)s->top_k, AFDEP_ROW_ALIGN);
     cursor_t control = { AFDEP_CONTROL_FABRIC_BYTES, 0 }, plane = { 0, 0 }, whole;
     (void)reserve(&control, (uint64_t)s->ranks, 2, 8);
     l->control_bytes = control.at;
