@@ -36,6 +36,14 @@ static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchang
     return __all_sync(AFDEP_FULL, fine && !poisoned);
 }
 
+/* Once per warp. */
+static __device__ __forceinline__ bool pass_gate(const afdep_cuda_rank_t &r, uint64_t exchange, bool *gate)
+{
+    if (!*gate)
+        *gate = wait_answers(r, exchange);
+    return *gate;
+}
+
 /* ---- Routes -------------------------------------------------------------------------------------------------- */
 
 /* A choice as the exchange takes it. */
@@ -93,7 +101,7 @@ static __device__ uint32_t choose_targets(const afdep_cuda_rank_t &r, const afde
 /* Stores a piece to every FFN rank that gets the token; notes the words that publish it and returns how many. */
 template <int VECTORS, int AT_ONCE> /* 16-byte words of a piece per lane, and of those in registers at once */
 static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
-                                int piece, int elements, uint32_t **words)
+                                int piece, int elements, bool *gate, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
@@ -110,6 +118,8 @@ static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dis
         for (int i = 0; i < AT_ONCE; i++)
             if ((uint32_t)(part + i) * 512u + lane * 16u < bytes)
                 v[i] = __ldg((const uint4 *)(from + (part + i) * 512 + lane * 16));
+        if (VECTORS <= 2 && !pass_gate(r, exchange, gate)) /* with a warp's first loads on their way */
+            return -1;
         for (uint32_t left = leaders; left; left &= left - 1) {
             int f = __shfl_sync(AFDEP_FULL, target, __ffs((int)left) - 1);
             unsigned char *row = afdep_segment(r, f) + inbox + r.peer.rows + slot * r.peer.row_stride + first;
@@ -162,15 +172,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __shared__ afdep_rounds<WARPS> rounds;
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH);
     int elements = afdep_piece_elements(&r.shape, d.bucket), pieces = afdep_pieces(&r.shape, elements);
-    int warp = (int)threadIdx.x / AFDEP_WARP, data_warps = (WARPS - 1) * (int)gridDim.x;
-    bool fine = wait_answers(r, exchange);
-    if (!__syncthreads_and(fine))
+    int warp = (int)threadIdx.x / AFDEP_WARP, grid = (int)gridDim.x, block = (int)blockIdx.x;
+    bool gate = false;
+    /* Few choices are the last warps' business, beside the rows; many are everybody's, before them. */
+    bool few = d.bucket * r.shape.top_k <= 2 * AFDEP_WARP * grid;
+    if (few ? warp == WARPS - 1 : warp < WARPS - 1) {
+        if (pass_gate(r, exchange, &gate))
+            put_routes(r, d, exchange, few ? block : warp * grid + block, few ? grid : (WARPS - 1) * grid);
+    }
+    bool over = VECTORS > 2 && warp < WARPS - 1 && !pass_gate(r, exchange, &gate);
+    if (VECTORS > 2 && __syncthreads_or(over))
         return;
-    if (warp < WARPS - 1)
-        put_routes(r, d, exchange, warp * (int)gridDim.x + (int)blockIdx.x, data_warps);
-    afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, (int)gridDim.x, exchange, [&](int unit, uint32_t **words) {
+    afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, grid, exchange, [&](int unit, uint32_t **words) {
         int token = unit / pieces;
-        return put_piece<VECTORS, (VECTORS < 4 ? VECTORS : 4)>(r, d, exchange, token, unit - token * pieces, elements, words);
+        return put_piece<VECTORS, (VECTORS < 4 ? VECTORS : 4)>(r, d, exchange, token, unit - token * pieces, elements, &gate, words);
     });
     if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
         return;

@@ -427,9 +427,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
         if (!count(r, call, exchange, c))
             return;
+        position(r, call, exchange, c);
         if (call.parts & AFDEP_CUDA_RECEIVE_PLACE)
             arrive(r, exchange);
-        position(r, call, exchange, c);
     } else {
         write_ends(r, call, exchange);
         arrive(r, exchange);

@@ -12,17 +12,18 @@
 #include "cuda/rounds.cuh"
 #include "cuda/sum.cuh"
 
-#define THREADS 512
+#define THREADS 736
 #define WARPS (THREADS / AFDEP_WARP)
 
 /* A token's rows on this rank, in slot order; one of these per warp. */
 typedef struct terms {
-    int32_t row[AFDEP_WARP];
+    const unsigned char *row[AFDEP_WARP];
     float weight[AFDEP_WARP];
 } terms_t;
 
 /* Gathers the token's terms; returns how many. */
-static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, int a, int token, terms_t *terms)
+static __device__ int take_terms(const afdep_cuda_rank_t &r, const void *rows, uint64_t exchange, int a, int token,
+                                 terms_t *terms)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane();
@@ -37,7 +38,8 @@ static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, 
     __syncwarp(); /* the terms of the unit before are read */
     if (mine) {
         int n = __popc(chosen & ((1u << lane) - 1u));
-        terms->row[n] = (int)afdep_word_low(position) - 1;
+        terms->row[n] = (const unsigned char *)rows +
+                        (uint64_t)(afdep_word_low(position) - 1u) * 2u * (uint32_t)s.hidden;
         if (s.apply_weights)
             terms->weight[n] = ((const float *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.rows +
                                                 slot * r.own.row_stride + r.own.weight_offset))[lane];
@@ -48,20 +50,18 @@ static __device__ int take_terms(const afdep_cuda_rank_t &r, uint64_t exchange, 
 
 /* The sum of one part (AFDEP_PIECE_SMALL elements) of a token's rows, to `out`. */
 template <bool WEIGHTED>
-static __device__ __forceinline__ void sum_part(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call, int part, int count,
-                                                const terms_t *terms, unsigned char *out)
+static __device__ __forceinline__ void sum_part(const afdep_cuda_rank_t &r, int part, int count, const terms_t *terms,
+                                                unsigned char *out)
 {
     uint32_t row_bytes = 2u * (uint32_t)r.shape.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
     uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
-    const unsigned char *rows = (const unsigned char *)call.rows + first;
-#pragma unroll
+#pragma unroll 1 /* more warps rather than more registers */
     for (uint32_t i = 0; i < 2 * AFDEP_PIECE_SMALL; i += 512u) {
         uint32_t column = i + afdep_lane() * 16u;
         if (column >= bytes)
             break;
         uint4 sum = afdep_sum_column<WEIGHTED>(
-            count, [&](int j) { return rows + (uint64_t)(uint32_t)terms->row[j] * row_bytes + column; },
-            [&](int j) { return terms->weight[j]; });
+            count, [&](int j) { return terms->row[j] + first + column; }, [&](int j) { return terms->weight[j]; });
         afdep_store16(out + column, sum);
     }
 }
@@ -106,11 +106,11 @@ static __device__ __forceinline__ int sum_and_send(const afdep_cuda_rank_t &r, c
                                                    uint64_t exchange, const unit_t &u, terms_t *terms, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
-    int count = take_terms(r, exchange, u.a, u.token, terms);
+    int count = take_terms(r, call.rows, exchange, u.a, u.token, terms);
     if (count == 0)
         return 0;
     unsigned char *inbox = combine_inbox(r, exchange, u.a);
-    sum_part<WEIGHTED>(r, call, u.part, count, terms,
+    sum_part<WEIGHTED>(r, u.part, count, terms,
                        inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * 2u * (uint32_t)s.hidden +
                            (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
     return note_piece(r, inbox, u.a, u.token, u.part, words);
@@ -127,11 +127,11 @@ static __device__ void sum_locally(const afdep_cuda_rank_t &r, const afdep_cuda_
     int ctas = (int)gridDim.x - call.senders, cta = (int)blockIdx.x - call.senders;
     for (int i = (int)threadIdx.x / AFDEP_WARP * ctas + cta; i < units; i += WARPS * ctas) {
         unit_t u = unit_at(s, i, parts);
-        int count = take_terms(r, exchange, u.a, u.token, terms);
+        int count = take_terms(r, call.rows, exchange, u.a, u.token, terms);
         if (count == 0)
             continue;
         uint64_t slot = afdep_slot(s, u.a, u.token);
-        sum_part<WEIGHTED>(r, call, u.part, count, terms,
+        sum_part<WEIGHTED>(r, u.part, count, terms,
                            r.partials + slot * 2u * (uint32_t)s.hidden + (uint32_t)u.part * 2u * AFDEP_PIECE_SMALL);
         __syncwarp(); /* all lanes' stores before the fence */
         if (afdep_lane() == 0) {
@@ -161,12 +161,12 @@ static __device__ bool wait_partial(const afdep_cuda_rank_t &r, uint64_t exchang
     return __all_sync(AFDEP_FULL, fine);
 }
 
-static __device__ __forceinline__ int send_partial(const afdep_cuda_rank_t &r, uint64_t exchange, const unit_t &u,
-                                                   terms_t *terms, uint32_t **words)
+static __device__ __forceinline__ int send_partial(const afdep_cuda_rank_t &r, const afdep_cuda_reply_t &call,
+                                                   uint64_t exchange, const unit_t &u, terms_t *terms, uint32_t **words)
 {
     const afdep_shape_t &s = r.shape;
-    const int vectors = AFDEP_PIECE_LARGE / 256, in_piece = AFDEP_PIECE_LARGE / AFDEP_PIECE_SMALL;
-    if (take_terms(r, exchange, u.a, u.token, terms) == 0)
+    const int at_once = 4, in_piece = AFDEP_PIECE_LARGE / AFDEP_PIECE_SMALL;
+    if (take_terms(r, call.rows, exchange, u.a, u.token, terms) == 0)
         return 0;
     if (!wait_partial(r, exchange, u, afdep_pieces(&s, AFDEP_PIECE_SMALL), in_piece))
         return -1;
@@ -175,15 +175,18 @@ static __device__ __forceinline__ int send_partial(const afdep_cuda_rank_t &r, u
     const unsigned char *from = r.partials + afdep_slot(s, u.a, u.token) * row_bytes + first;
     unsigned char *inbox = combine_inbox(r, exchange, u.a);
     unsigned char *out = inbox + r.peer.combine_rows + afdep_slot(s, r.rank, u.token) * row_bytes + first;
-    uint4 v[vectors];
+#pragma unroll 1
+    for (uint32_t base = at; base < bytes; base += 512u * at_once) {
+        uint4 v[at_once];
 #pragma unroll
-    for (int n = 0; n < vectors; n++)
-        if ((uint32_t)n * 512u + at < bytes)
-            v[n] = afdep_load16(from + n * 512 + at);
+        for (int n = 0; n < at_once; n++)
+            if (base + (uint32_t)n * 512u < bytes)
+                v[n] = afdep_load16(from + base + n * 512);
 #pragma unroll
-    for (int n = 0; n < vectors; n++)
-        if ((uint32_t)n * 512u + at < bytes)
-            afdep_store16(out + n * 512 + at, v[n]);
+        for (int n = 0; n < at_once; n++)
+            if (base + (uint32_t)n * 512u < bytes)
+                afdep_store16(out + base + n * 512, v[n]);
+    }
     return note_piece(r, inbox, u.a, u.token, u.part, words);
 }
 
@@ -227,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else if ((int)blockIdx.x < call.senders) {
         int pieces = afdep_pieces(&s, AFDEP_PIECE_LARGE);
         afdep_run_rounds<WARPS>(rounds, tokens * pieces, 0, call.senders, exchange, [&](int unit, uint32_t **words) {
-            return send_partial(r, exchange, unit_at(s, unit, pieces), terms, words);
+            return send_partial(r, call, exchange, unit_at(s, unit, pieces), terms, words);
         });
     } else {
         sum_locally<WEIGHTED>(r, call, exchange, terms);
