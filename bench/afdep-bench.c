@@ -178,8 +178,8 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
 {
     char why[1024];
     int rank = 0;
-    afdep_staged_begin();
     int size = afdep_world_begin(&argc, &argv, &rank, why, sizeof(why));
+    afdep_staged_begin(size == 1);
     if (size == 0) {
         fprintf(stderr, "afdep-bench: %s\n", why);
         return 1;

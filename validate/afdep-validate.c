@@ -345,8 +345,8 @@ int main(int argc, char **argv)
         return child;
     plan.argc = argc;
     plan.argv = argv;
-    afdep_staged_begin();
     int size = afdep_world_begin(&argc, &argv, &rank, why, sizeof(why));
+    afdep_staged_begin(size == 1);
     if (size == 0) {
         fprintf(stderr, "afdep-validate: %s\n", why);
         return 1;

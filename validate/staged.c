@@ -84,9 +84,12 @@ static int finish(afdep_staged_t *s)
     return failed(cudaStreamSynchronize(s->stream), "waiting for the GPU");
 }
 
-void afdep_staged_begin(void)
+void afdep_staged_begin(int threads)
 {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams of ranks that are threads must not share a queue */
+    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though: six
+       processes that ask for 32 each do not get them under MPS. */
+    if (threads)
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
@@ -474,8 +477,9 @@ const char *afdep_staged_why(void)
     return "this build has no CUDA backend";
 }
 
-void afdep_staged_begin(void)
+void afdep_staged_begin(int threads)
 {
+    (void)threads;
 }
 
 void afdep_staged_use_device(int rank)

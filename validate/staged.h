@@ -14,8 +14,8 @@
 
 typedef struct afdep_staged afdep_staged_t;
 
-/* Before threads and before anything else of CUDA: settings that ranks which share a process or a GPU need. */
-void afdep_staged_begin(void);
+/* Before threads and before anything else of CUDA: settings that ranks need which are threads of one process. */
+void afdep_staged_begin(int threads);
 
 /* Makes this thread's device that of a rank: rank modulo the number of devices. Nothing where there is none. */
 void afdep_staged_use_device(int rank);
