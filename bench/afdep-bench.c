@@ -9,7 +9,6 @@
 #endif
 
 #include <errno.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,14 +59,16 @@ static int refuse_path(const char *option, const char *path, const char *folder)
 
 static int refuse_outputs(const afdep_bench_plan_t *plan)
 {
-    char *json = plan->common.json ? strdup(plan->common.json) : NULL;
-    int refused = json && refuse_path("json", plan->common.json, dirname(json));
-    free(json);
-    if (!refused && plan->dump && mkdir(plan->dump, 0777) != 0 && errno != EEXIST) {
+    char why[512];
+    if (plan->common.json && afdep_record_probe(plan->common.json, why, sizeof(why)) != 0) {
+        fprintf(stderr, "afdep-bench: --json: %s\n", why);
+        return 1;
+    }
+    if (plan->dump && mkdir(plan->dump, 0777) != 0 && errno != EEXIST) {
         fprintf(stderr, "afdep-bench: --dump: %s: %s\n", plan->dump, strerror(errno));
         return 1;
     }
-    return refused || (plan->dump && refuse_path("dump", plan->dump, plan->dump));
+    return plan->dump && refuse_path("dump", plan->dump, plan->dump);
 }
 
 /* Rank 0 looks at the machine while the others wait. Returns nonzero at all ranks when an output is refused. */
@@ -188,9 +189,12 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
     int asked = afdep_bench_plan_parse(plan, argc, argv, rank == 0, why, sizeof(why));
     if (plan->common.log > AFDEP_LOG_ERROR)
         afdep_log_set(write_log, NULL, (afdep_log_level_t)plan->common.log);
+    if (asked == 0 && check_world(plan, size, why, sizeof(why)) != 0)
+        asked = -1;
+    asked = afdep_world_agree(argc, argv, asked, why, sizeof(why));
     if (asked == 1)
         status = 0;
-    else if (asked < 0 || check_world(plan, size, why, sizeof(why)) != 0)
+    else if (asked < 0)
         refuse(rank, why);
     else
         status = afdep_world_run(plan->ranks, plan->common.timeout_ms, run_rank, plan);
@@ -208,5 +212,5 @@ int main(int argc, char **argv)
     }
     int status = run(plan, argc, argv);
     free(plan);
-    return status;
+    return afdep_options_finish("afdep-bench", status);
 }

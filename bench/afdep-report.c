@@ -54,8 +54,8 @@ static int take_files(options_t *o, int argc, char **argv, char **rest)
 static int parse_rest(options_t *o, int argc, char **argv, char *why, size_t why_size)
 {
     const afdep_option_t options[] = {
-        { "in", AFDEP_OPTION_STRING, &o->in, 0, 0, 0, "FILE...", "benchmarks.json of screens, or single benchmark records",
-          0 },
+        { "in", AFDEP_OPTION_STRING, &o->in, 0, 0, 0, "FILE...",
+          "benchmarks.json of screens, or single benchmark records", 0 },
         { "out", AFDEP_OPTION_STRING, &o->out, 0, 0, 0, "DIR",
           "folder of index.md, index.html and the pictures; made if need be", 0 },
         { "title", AFDEP_OPTION_STRING, &o->title, 0, 0, 0, "TEXT", "heading of the page (default: afdep report)", 0 },

@@ -28,7 +28,11 @@
 #define GRACE_S 5.0
 #define WHY_MAX 1536
 
-enum { DONE = 0, FAILED = 1, REFUSED = 2 }; /* exit statuses */
+enum {
+    DONE = 0,
+    FAILED = 1,
+    REFUSED = 2
+}; /* exit statuses */
 
 typedef struct options {
     afdep_common_t common;
@@ -69,12 +73,13 @@ static int parse(options_t *o, int argc, char **argv, char *why, size_t why_size
     if (asked == 1 && o->common.version)
         printf("afdep-screen (afdep) %s\nnative tree %s\n", afdep_version(), afdep_native_tree());
     else if (asked == 1)
-        afdep_options_help("afdep-screen", "--screen FILE --out DIR [OPTION...]",
-                           "Runs the arms of a screen as fresh processes, interleaved, and pairs what they measured: per "
-                           "token count each arm's median, and its change against the baseline with a 95% interval over "
-                           "the repeats. Options that every program has (--backend, --fabric, --seed, --timeout-ms, "
-                           "--log) are handed to every arm; --json writes the results to FILE as well.",
-                           options);
+        afdep_options_help(
+            "afdep-screen", "--screen FILE --out DIR [OPTION...]",
+            "Runs the arms of a screen as fresh processes, interleaved, and pairs what they measured: per "
+            "token count each arm's median, and its change against the baseline with a 95% interval over "
+            "the repeats. Options that every program has (--backend, --fabric, --seed, --timeout-ms, "
+            "--log) are handed to every arm; --json writes the results to FILE as well.",
+            options);
     if (asked != 0)
         return asked;
     if (!o->screen)
@@ -101,8 +106,12 @@ static int failed_run(session_t *s, const afdep_screen_run_t *which, const afdep
 static int run_arm(session_t *s, int arm, int repeat)
 {
     const afdep_screen_command_t *command = &s->commands[arm];
-    afdep_run_t run = { .argv = command->argv, .environment = command->environment, .grace_s = GRACE_S,
-                        .deadline_s = s->screen.deadline_s, .tick = afdep_progress_tick, .context = &s->progress };
+    afdep_run_t run = { .argv = command->argv,
+                        .environment = command->environment,
+                        .grace_s = GRACE_S,
+                        .deadline_s = s->screen.deadline_s,
+                        .tick = afdep_progress_tick,
+                        .context = &s->progress };
     char what[512];
     afdep_progress_start(&s->progress, arm, repeat);
     afdep_run(s->signals, &run);
@@ -154,7 +163,8 @@ static int run_all(session_t *s)
                 continue;
             if (status == DONE) {
                 afdep_progress_clear(&s->progress);
-                fprintf(stderr, "afdep-screen: after arm %s, repeat %d: %s\n", s->screen.arms[arm].name, repeat + 1, why);
+                fprintf(stderr, "afdep-screen: after arm %s, repeat %d: %s\n", s->screen.arms[arm].name, repeat + 1,
+                        why);
                 return FAILED;
             }
             report(s, arm, repeat, saved, why);

@@ -13,13 +13,13 @@
 #include "bench/lib/record.h"
 #include "bench/lib/why.h"
 
-static const char style[] =
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}"
-    "h1,h2,h3{line-height:1.25}h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}"
-    "table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}"
-    "th,td{border:1px solid #ccc;padding:.25rem .6rem;text-align:left;vertical-align:top}"
-    "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}th{background:#f3f3f3}"
-    "img{max-width:100%;height:auto}figure{margin:1.5rem 0}figcaption{color:#444}";
+static const char style[] = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 "
+                            "1rem;color:#111;background:#fff}"
+                            "h1,h2,h3{line-height:1.25}h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}"
+                            "table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}"
+                            "th,td{border:1px solid #ccc;padding:.25rem .6rem;text-align:left;vertical-align:top}"
+                            "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}th{background:#f3f3f3}"
+                            "img{max-width:100%;height:auto}figure{margin:1.5rem 0}figcaption{color:#444}";
 
 static void html_text(FILE *out, const char *text)
 {

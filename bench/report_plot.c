@@ -28,9 +28,11 @@
 
 static const char *const names[] = { "latency", "change", "signals", "ranks" };
 static const char *const captions[] = {
-    "Round trip of an exchange: median over the repeats, against tokens per Attention rank; bars reach from the fastest "
+    "Round trip of an exchange: median over the repeats, against tokens per Attention rank; bars reach from the "
+    "fastest "
     "to the slowest repeat. Both axes are logarithmic.",
-    "Paired change against the baseline: geometric mean over the repeats with its 95% interval. Below zero is faster; an "
+    "Paired change against the baseline: geometric mean over the repeats with its 95% interval. Below zero is faster; "
+    "an "
     "interval that crosses zero shows no difference. Wide intervals leave the frame.",
     "Signals of one exchange at the busiest FFN rank, in at dispatch and out at combine.",
     "Signals of one exchange at each rank, received and sent, by arm and tokens per Attention rank.",
@@ -96,20 +98,21 @@ int afdep_picture_possible(const afdep_report_set_t *set, afdep_picture_kind_t k
 
 /* ---- Pieces of scripts ----------------------------------------------------------------------------------------- */
 
-/* In single quotes, where gnuplot reads nothing but the quote itself. */
+/* In single quotes, where gnuplot reads nothing; quotes of the text's own become typographic ones. */
 static void quote(FILE *out, const char *text)
 {
     fputc('\'', out);
     for (; *text; text++) {
-        if (*text == '\'')
-            fputc('\'', out);
-        fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
+        if (*text == '\'' || *text == '`')
+            fputs("\u2019", out);
+        else
+            fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
     }
     fputc('\'', out);
 }
 
-/* A narrow panel's title: a long name goes on in a second line behind the plus sign nearest its middle. Line breaks take
-   double quotes, in which gnuplot reads much: whatever a name rarely has becomes a question mark. */
+/* A narrow panel's title: a long name goes on in a second line behind the plus sign nearest its middle. Line breaks
+   take double quotes, in which gnuplot reads much: whatever a name rarely has becomes a question mark. */
 static void quote_in_two(FILE *out, const char *text)
 {
     size_t length = strlen(text), at = 0;
@@ -172,7 +175,7 @@ static void token_axis(FILE *out, const afdep_comparison_t *c)
     fprintf(out, ")\nset xrange [%g:%g]\n", c->tokens[first] / 1.4, c->tokens[c->token_counts - 1] * 1.4);
 }
 
-/* A logarithmic scale for `axis`: tics at 1, 2, 5 of each power of ten while there is room for them, else at the powers. */
+/* A logarithmic scale for `axis`: tics at 1, 2, 5 of each power of ten while there is room, else at the powers. */
 static void log_axis(FILE *out, const char *axis, double low, double high)
 {
     static const double steps[] = { 1, 2, 5 };
@@ -239,8 +242,8 @@ static void latency_drawing(FILE *out, const afdep_report_set_t *set)
     for (int arm = 0; arm < c->arms; arm++) {
         int type = arm % STYLES + 1;
         double x = beside(arm, c->arms, 0.04);
-        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d lw 1 dt 1 ps 0 notitle", arm ? ", " : "", arm,
-                x, type);
+        fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d lw 1 dt 1 ps 0 notitle", arm ? ", " : "",
+                arm, x, type);
         fprintf(out, ", $arm%d using ($1*%.4f):2 with linespoints lt %d title ", arm, x, type);
         quote(out, c->names[arm]);
     }
@@ -282,7 +285,7 @@ static void change_range(FILE *out, const afdep_comparison_t *c)
             high = fmax(high, paired.repeats > 1 ? paired.change_high_pct : paired.change_pct);
         }
     high = fmin(high, 1.5 * most);
-    fprintf(out, "set yrange [%g:%g]\n", low - 0.08 * (high - low), high + 0.08 * (high - low));
+    fprintf(out, "set yrange [%g:%g]\n", fmax(-105, low - 0.08 * (high - low)), high + 0.08 * (high - low));
 }
 
 static void change_drawing(FILE *out, const afdep_report_set_t *set)
@@ -368,8 +371,7 @@ static void ranks_colours(FILE *out, const afdep_comparison_t *c)
             for (int rank = 0; rank < ranks; rank++)
                 widen(signals_of_rank(c, arm, token, rank), &low, &high);
     /* Cividis: as even for colour-blind eyes as for others. */
-    fputs("set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n",
-          out);
+    fputs("set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n", out);
     log_axis(out, "cb", low, high > low ? high : low * 10);
 }
 
@@ -390,9 +392,10 @@ static void ranks_drawing(FILE *out, const afdep_report_set_t *set)
     const cJSON *ffn = get(get(get(c->first[0], "scenario"), "topology"), "ffn_ranks");
     frame(out, set, "Signals by rank");
     ranks_colours(out, c);
-    fprintf(out, "unset title\nset border 15\nunset grid\nunset key\nset xrange [-0.5:%d.5]\nset yrange [%d.5:-0.5]\n"
-                 "set xtics %s font ',10' (", c->token_counts - 1, ranks - 1,
-            abreast * c->token_counts > 16 ? "rotate by -90" : "norotate");
+    fprintf(out,
+            "unset title\nset border 15\nunset grid\nunset key\nset xrange [-0.5:%d.5]\nset yrange [%d.5:-0.5]\n"
+            "set xtics %s font ',10' (",
+            c->token_counts - 1, ranks - 1, abreast * c->token_counts > 16 ? "rotate by -90" : "norotate");
     for (int token = 0; token < c->token_counts; token++)
         fprintf(out, "%s'%d' %d", token ? "," : "", c->tokens[token], token);
     fprintf(out, ")\nset ytics font ',%d' 0,%d\n", rows > 1 ? 8 : 10, rank_step(ranks) * (rows > 1 ? 2 : 1));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pictures of a set, drawn by gnuplot as SVG and PNG. Colours are those of Okabe and Ito, which colour-blind readers can
- * tell apart; each arm also has a point shape and a dash of its own, for print.
+ * Pictures of a set, drawn by gnuplot as SVG and PNG. Colours are those of Okabe and Ito, which colour-blind readers
+ * can tell apart; each arm also has a point shape and a dash of its own, for print.
  */
 #ifndef AFDEP_BENCH_REPORT_PLOT_H
 #define AFDEP_BENCH_REPORT_PLOT_H
@@ -19,9 +19,9 @@ typedef enum afdep_picture_kind {
 } afdep_picture_kind_t;
 
 typedef struct afdep_picture {
-    char file[192];     /* name of the SVG in the folder of the report; the PNG stands beside it */
+    char file[192]; /* name of the SVG in the folder of the report; the PNG stands beside it */
     const char *caption;
-    char *svg;          /* its content; owned by the caller: free() */
+    char *svg; /* its content; owned by the caller: free() */
     size_t size;
 } afdep_picture_t;
 

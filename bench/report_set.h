@@ -13,11 +13,11 @@
 #define AFDEP_REPORT_SETS_MAX 64
 
 typedef struct afdep_report_set {
-    cJSON *json;           /* the file (afdep-benchmarks/1), or an object made around single records; owned */
-    const cJSON *records;  /* inside it */
-    const cJSON *screen;   /* object, or NULL */
+    cJSON *json;          /* the file (afdep-benchmarks/1), or an object made around single records; owned */
+    const cJSON *records; /* inside it */
+    const cJSON *screen;  /* object, or NULL */
     const char *title;
-    char prefix[160];      /* of the names of its pictures; "" when it is the only set */
+    char prefix[160];              /* of the names of its pictures; "" when it is the only set */
     afdep_comparison_t comparison; /* owned */
 } afdep_report_set_t;
 

@@ -162,8 +162,8 @@ static void verdicts(afdep_page_t *page, const afdep_comparison_t *c, int arm)
     static const char *const said[] = { "faster at %s tokens", "slower at %s tokens", "no difference seen at %s tokens",
                                         "one repeat only, so nothing can be said of chance, at %s tokens" };
     char sentence[1024], tokens[256], part[384];
-    size_t used = (size_t)snprintf(sentence, sizeof(sentence), "%.128s against %.128s: ", c->names[arm],
-                                   c->names[c->baseline]);
+    size_t used =
+        (size_t)snprintf(sentence, sizeof(sentence), "%.128s against %.128s: ", c->names[arm], c->names[c->baseline]);
     int any = 0;
     for (int i = 0; i < 4; i++) {
         if (!tokens_of_verdict(c, arm, words[i], tokens, sizeof(tokens)) || used + sizeof(part) > sizeof(sentence))
@@ -256,16 +256,16 @@ static void commands(afdep_page_t *page, const afdep_comparison_t *c)
 
 static void exchange(afdep_page_t *page, const cJSON *record)
 {
-    const cJSON *scenario = get(record, "scenario"), *topology = get(scenario, "topology"), *model = get(scenario, "model");
-    afdep_page_paragraph(page,
-                         "Scenario %s: %g FFN ranks and %g Attention ranks in domains of %g; %g experts, top-%g, hidden "
-                         "%g, %s; %g channels; capacity %g; routing %s; seed %g.",
-                         text_of(scenario, "name", "?"), number_of(topology, "ffn_ranks"),
-                         number_of(topology, "attention_ranks"), number_of(topology, "ranks_per_domain"),
-                         number_of(model, "num_experts"), number_of(model, "top_k"), number_of(model, "hidden"),
-                         text_of(scenario, "dtype", "?"), 8 * number_of(scenario, "num_sms"),
-                         number_of(scenario, "capacity"), text_of(get(scenario, "routing"), "kind", "?"),
-                         number_of(scenario, "seed"));
+    const cJSON *scenario = get(record, "scenario"), *topology = get(scenario, "topology"),
+                *model = get(scenario, "model");
+    afdep_page_paragraph(
+        page,
+        "Scenario %s: %g FFN ranks and %g Attention ranks in domains of %g; %g experts, top-%g, hidden "
+        "%g, %s; %g channels; capacity %g; routing %s; seed %g.",
+        text_of(scenario, "name", "?"), number_of(topology, "ffn_ranks"), number_of(topology, "attention_ranks"),
+        number_of(topology, "ranks_per_domain"), number_of(model, "num_experts"), number_of(model, "top_k"),
+        number_of(model, "hidden"), text_of(scenario, "dtype", "?"), 8 * number_of(scenario, "num_sms"),
+        number_of(scenario, "capacity"), text_of(get(scenario, "routing"), "kind", "?"), number_of(scenario, "seed"));
 }
 
 static void fact(afdep_page_t *page, row_t *row, const char *name, const char *value)
@@ -330,10 +330,11 @@ static void machine_table(afdep_page_t *page, const cJSON *machine, row_t *row)
     afdep_page_table_end(page);
     double ranks = number_of(machine, "ranks_per_host"), cores = number_of(machine, "cores_allowed");
     if (!cJSON_GetArraySize(get(machine, "gpus")) && ranks > cores)
-        afdep_page_paragraph(page,
-                             "%g ranks share %g cores here: times include waiting for a core, and say more of the order "
-                             "of the arms than of a cluster's microseconds.",
-                             ranks, cores);
+        afdep_page_paragraph(
+            page,
+            "%g ranks share %g cores here: times include waiting for a core, and say more of the order "
+            "of the arms than of a cluster's microseconds.",
+            ranks, cores);
 }
 
 /* ---- Signals and failures -------------------------------------------------------------------------------------- */
@@ -341,7 +342,9 @@ static void machine_table(afdep_page_t *page, const cJSON *machine, row_t *row)
 static void signals_table(afdep_page_t *page, const afdep_comparison_t *c, row_t *row)
 {
     static const char *const kinds[] = { "finish_tail", "count_word", "progress_tail", "combine", "witness", "total" };
-    static const char *const titles[] = { "finish tails", "count words", "progress tails", "combine", "witness", "total" };
+    static const char *const titles[] = {
+        "finish tails", "count words", "progress tails", "combine", "witness", "total"
+    };
     cell(row, "arm");
     cell(row, "tokens");
     for (int kind = 0; kind < 6; kind++)
@@ -397,7 +400,7 @@ static void when(afdep_page_t *page, const afdep_report_set_t *set)
     double wrong = wrong_values(set, &unchecked);
     afdep_page_paragraph(page, "Measured from %s to %s (UTC, each run's begin). %s",
                          text_of(set->records->child, "created", "?"), text_of(last, "created", "?"),
-                         wrong > 0    ? "WRONG VALUES were found when checking: these times mean nothing."
+                         wrong > 0   ? "WRONG VALUES were found when checking: these times mean nothing."
                          : unchecked ? "Values were not checked in every cell."
                                      : "Every cell's values were checked against the oracle: none was wrong.");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the page says of a set: what changed and how sure that is, arms, builds, exchange, machine, signals, failures. */
+/* What the page says of a set: what changed, how sure that is, arms, builds, exchange, machine, signals, failures. */
 #ifndef AFDEP_BENCH_REPORT_TEXT_H
 #define AFDEP_BENCH_REPORT_TEXT_H
 

@@ -235,14 +235,17 @@ int afdep_screen_command_check(const afdep_screen_t *screen, const afdep_screen_
 {
     int index = (int)(arm - screen->arms);
     if (!can_run(command->program))
-        return afdep_why(why, why_size, "%s: arms[%d].program: \"%s\" is no program (not beside afdep-screen, not on "
-                         "PATH)", screen->file, index, arm->program);
+        return afdep_why(why, why_size,
+                         "%s: arms[%d].program: \"%s\" is no program (not beside afdep-screen, not on "
+                         "PATH)",
+                         screen->file, index, arm->program);
     if (!arm->launcher->child)
         return 0;
     const char *launcher = arm->launcher->child->valuestring;
     char *found = strchr(launcher, '/') ? strdup(launcher) : find_in(getenv("PATH"), launcher);
     int there = found && can_run(found);
     free(found);
-    return there ? 0 : afdep_why(why, why_size, "%s: arms[%d].launcher: \"%s\" is not there to be run", screen->file,
-                                 index, launcher);
+    return there ? 0
+                 : afdep_why(why, why_size, "%s: arms[%d].launcher: \"%s\" is not there to be run", screen->file, index,
+                             launcher);
 }

@@ -10,7 +10,7 @@
 #include "bench/screen_file.h"
 
 typedef struct afdep_screen_command {
-    char **argv;        /* ended by NULL; owned, with the words */
+    char **argv; /* ended by NULL; owned, with the words */
     int argc;
     char **environment; /* this process's with the arm's variables, ended by NULL; owned, with the entries */
     char *line;         /* the added variables and the words, as a shell takes them; owned */
@@ -18,8 +18,8 @@ typedef struct afdep_screen_command {
 } afdep_screen_command_t;
 
 /*
- * `common`: what every arm is handed besides (seed, fabric, ... as given to afdep-screen). `record`: the file that --json
- * names. A program without a slash is looked for beside this program, then on PATH; where it is nowhere its name
+ * `common`: what every arm is handed besides (seed, fabric, ... as given to afdep-screen). `record`: the file that
+ * --json names. A program without a slash is looked for beside this program, then on PATH; where it is nowhere its name
  * stands as it is. 0, or -1 with one line. Freed by afdep_screen_command_free() in both cases.
  */
 int afdep_screen_command_make(const afdep_screen_t *screen, const afdep_screen_arm_t *arm, const afdep_common_t *common,

@@ -41,8 +41,8 @@ typedef struct field {
 static int refuse(const reading_t *r, const cJSON *value, const char *rule)
 {
     char text[64];
-    return afdep_why(r->why, r->why_size, "%s: %s: %s %s", r->screen->file,
-                     r->place[0] ? r->place : "screen", afdep_json_quote(value, text, sizeof(text)), rule);
+    return afdep_why(r->why, r->why_size, "%s: %s: %s %s", r->screen->file, r->place[0] ? r->place : "screen",
+                     afdep_json_quote(value, text, sizeof(text)), rule);
 }
 
 /* The reading of what lies below: a field's name, or a list's index. */
@@ -185,8 +185,12 @@ static int read_native_tree(reading_t *r, const cJSON *value)
 static int read_arm(reading_t *r, const cJSON *value)
 {
     static const field_t fields[] = {
-        { "name", read_arm_name, 1 }, { "launcher", read_launcher, 1 },       { "program", read_program, 1 },
-        { "env", read_env, 1 },       { "flags", read_flags, 1 },             { "native_tree", read_native_tree, 0 },
+        { "name", read_arm_name, 1 },
+        { "launcher", read_launcher, 1 },
+        { "program", read_program, 1 },
+        { "env", read_env, 1 },
+        { "flags", read_flags, 1 },
+        { "native_tree", read_native_tree, 0 },
         { 0 },
     };
     if (read_object(r, value, fields) < 0)
@@ -332,12 +336,10 @@ static int find_baseline(reading_t *r)
 static int read_screen(reading_t *r)
 {
     static const field_t fields[] = {
-        { "schema", read_schema, 1 },           { "name", read_name, 1 },
-        { "description", read_description, 0 }, { "scenario", read_scenario, 1 },
-        { "tokens", read_tokens, 1 },           { "repeats", read_repeats, 1 },
-        { "clean", read_clean, 0 },             { "deadline_s", read_deadline, 0 },
-        { "may_differ", read_may_differ, 0 },   { "baseline", read_baseline, 1 },
-        { "arms", read_arms, 1 },               { 0 },
+        { "schema", read_schema, 1 },     { "name", read_name, 1 },           { "description", read_description, 0 },
+        { "scenario", read_scenario, 1 }, { "tokens", read_tokens, 1 },       { "repeats", read_repeats, 1 },
+        { "clean", read_clean, 0 },       { "deadline_s", read_deadline, 0 }, { "may_differ", read_may_differ, 0 },
+        { "baseline", read_baseline, 1 }, { "arms", read_arms, 1 },           { 0 },
     };
     /* The schema first: a file of a later version should be refused for that, not for the fields it adds. */
     const cJSON *schema = cJSON_GetObjectItemCaseSensitive(r->screen->json, "schema");

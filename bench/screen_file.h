@@ -22,17 +22,17 @@ typedef struct afdep_screen_arm {
 
 /* All pointers of the arms, `name` and `may_differ` lead into `json`. */
 typedef struct afdep_screen {
-    cJSON *json;                 /* the file as it was read; owned */
-    char *file;                  /* owned */
+    cJSON *json; /* the file as it was read; owned */
+    char *file;  /* owned */
     const char *name;
-    char *scenario_file;         /* as found; owned */
-    afdep_scenario_t scenario;   /* owned */
+    char *scenario_file;       /* as found; owned */
+    afdep_scenario_t scenario; /* owned */
     int tokens[AFDEP_SCENARIO_TOKENS_MAX], token_counts;
     int repeats;
-    int baseline;                /* index of an arm */
-    int clean;                   /* refuse builds with uncommitted changes */
-    int deadline_s;              /* of one run of an arm */
-    const cJSON *may_differ;     /* fields of the scenario in which arms differ on purpose; or NULL */
+    int baseline;            /* index of an arm */
+    int clean;               /* refuse builds with uncommitted changes */
+    int deadline_s;          /* of one run of an arm */
+    const cJSON *may_differ; /* fields of the scenario in which arms differ on purpose; or NULL */
     afdep_screen_arm_t arms[AFDEP_SCREEN_ARMS_MAX];
     int arm_count;
 } afdep_screen_t;

@@ -11,11 +11,11 @@
 #define AFDEP_SCREEN_RESULTS "benchmarks.json"
 
 typedef struct afdep_screen_folder {
-    char *results;  /* FOLDER/benchmarks.json */
-    char *record;   /* where an arm's record goes: FOLDER/.run/record.json */
-    char *scratch;  /* FOLDER/.run */
-    char *lock;     /* FOLDER/.lock */
-    int fd;         /* of the lock */
+    char *results; /* FOLDER/benchmarks.json */
+    char *record;  /* where an arm's record goes: FOLDER/.run/record.json */
+    char *scratch; /* FOLDER/.run */
+    char *lock;    /* FOLDER/.lock */
+    int fd;        /* of the lock */
 } afdep_screen_folder_t;
 
 /* The names only; nothing is looked at. -1 without memory. */

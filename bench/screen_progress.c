@@ -6,8 +6,10 @@
 
 #include "bench/screen_progress.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,12 +86,20 @@ void afdep_progress_start(afdep_progress_t *progress, int arm, int repeat)
     afdep_progress_tick(progress, 0);
 }
 
+/* A line that wraps could not be updated: on a terminal it is cut to the width. */
+static int width_of(const afdep_progress_t *p)
+{
+    struct winsize size;
+    return p->terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : INT_MAX;
+}
+
 static void say(const afdep_progress_t *p, double seconds, const char *before, const char *after, const char *remaining)
 {
-    char run[32], all[32];
-    fprintf(stderr, "%s[%d/%d] %s, repeat %d of %d: %s; %s in all%s%s", before, p->done + 1, total(p),
-            p->screen->arms[p->arm].name, p->repeat + 1, p->screen->repeats, duration(seconds, run, sizeof(run)),
-            duration(now_s() - p->started, all, sizeof(all)), remaining, after);
+    char run[32], all[32], line[512];
+    snprintf(line, sizeof(line), "[%d/%d] %s, repeat %d of %d: %s; %s in all%s", p->done + 1, total(p),
+             p->screen->arms[p->arm].name, p->repeat + 1, p->screen->repeats, duration(seconds, run, sizeof(run)),
+             duration(now_s() - p->started, all, sizeof(all)), remaining);
+    fprintf(stderr, "%s%.*s%s", before, width_of(p), line, after);
 }
 
 void afdep_progress_tick(void *context, double seconds)

@@ -84,11 +84,12 @@ static int check_build(const afdep_screen_results_t *results, const afdep_screen
         return afdep_why(why, why_size, "its program reports native_tree \"%s\", the screen demands \"%s\"", tree,
                          arm->native_tree);
     if (earlier && strcmp(tree, get(earlier, "native_tree")->valuestring) != 0)
-        return afdep_why(why, why_size, "its program reports native_tree \"%s\", in an earlier repeat it was \"%s\"", tree,
-                         get(earlier, "native_tree")->valuestring);
+        return afdep_why(why, why_size, "its program reports native_tree \"%s\", in an earlier repeat it was \"%s\"",
+                         tree, get(earlier, "native_tree")->valuestring);
     if (results->screen->clean && !cJSON_IsFalse(dirty))
-        return afdep_why(why, why_size, "its program's build has uncommitted changes (build.dirty), the screen demands "
-                                        "a clean one");
+        return afdep_why(why, why_size,
+                         "its program's build has uncommitted changes (build.dirty), the screen demands "
+                         "a clean one");
     return 0;
 }
 

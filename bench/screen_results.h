@@ -12,13 +12,13 @@
 
 typedef struct afdep_screen_results {
     const afdep_screen_t *screen;
-    cJSON *json;     /* afdep-benchmarks/1; owned */
-    cJSON *records;  /* inside it */
+    cJSON *json;    /* afdep-benchmarks/1; owned */
+    cJSON *records; /* inside it */
 } afdep_screen_results_t;
 
 /* One run of an arm. */
 typedef struct afdep_screen_run {
-    int arm, repeat; /* from 0 */
+    int arm, repeat;  /* from 0 */
     const char *line; /* the command line */
     double seconds;
 } afdep_screen_run_t;
@@ -47,8 +47,8 @@ int afdep_screen_results_save(afdep_screen_results_t *results, const char *file,
 void afdep_screen_results_print(const afdep_screen_results_t *results);
 
 /*
- * The arm `candidate`, or without one every arm but the baseline, against the baseline: 0 when none of them is slower by
- * more than `percent` at any token count; else -1, with one line for each on standard error.
+ * The arm `candidate`, or without one every arm but the baseline, against the baseline: 0 when none of them is slower
+ * by more than `percent` at any token count; else -1, with one line for each on standard error.
  */
 int afdep_screen_results_gate(const afdep_screen_results_t *results, double percent);
 

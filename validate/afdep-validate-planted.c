@@ -4,14 +4,18 @@
  * explored until it is caught. Never installed; afdep-validate --suite negative runs it.
  *
  * afdep-validate-planted VARIANT SCHEDULES SEED prints what caught the variant and after how many schedules, exit 0; exit 1
- * when none did; exit 3 for a variant it does not know.
+ * when none did; exit 3 for a variant it does not know. VARIANT@shm runs thread ranks over real shared memory instead, with
+ * a fault that widens the window: slow forward actors; SCHEDULES is then the number of exchanges.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fabric/fault.h"
 #include "protocol/planted.h"
+#include "validate/exchanger.h"
 #include "validate/explorer.h"
+#include "validate/unit/crowd.h"
 
 afdep_plant_t afdep_planted = AFDEP_PLANT_NOTHING;
 
@@ -89,15 +93,82 @@ static int run(const control_t *c, long schedules, uint64_t seed)
     return caught ? 0 : 1;
 }
 
+/* ---- On real shared memory ------------------------------------------------------------------------------------- */
+
+#define SHM_TIMEOUT_MS 2000
+
+typedef struct shm_run {
+    afdep_scenario_t scenario;
+    long exchanges;
+    uint64_t seed;
+    afdep_faults_t faults;
+} shm_run_t;
+
+/* Free-running exchanges, most of them without rows for some rank, until something is wrong. */
+static const char *shm_rank(const afdep_group_t *group, void *context)
+{
+    const shm_run_t *run = context;
+    const afdep_scenario_t *s = &run->scenario;
+    afdep_config_t config = afdep_exchanger_config(s);
+    afdep_group_t faulty = *group;
+    afdep_fault_provider_t provider;
+    afdep_buffer_t *buffer = NULL;
+    afdep_exchanger_t x;
+    const char *caught = NULL;
+    afdep_fault_provider_init(&provider, &afdep_fabric_shm, &run->faults);
+    faulty.fabrics = &provider.super;
+    config.timeout_ms = SHM_TIMEOUT_MS;
+    if (afdep_buffer_open(&faulty, &config, &buffer) != AFDEP_OK ||
+        afdep_exchanger_init(&x, s, buffer, run->seed) != 0)
+        abort(); /* not the defect's doing */
+    for (long n = 0; n < run->exchanges && !caught; n++) {
+        int tokens[16];
+        for (int a = 0; a < s->attention_ranks; a++)
+            tokens[a] = (int)((n * 7 + a * 3) % 10);
+        afdep_exchange_plan_t plan = { .number = (uint64_t)n, .bucket = 10, .tokens = tokens,
+                                       .inactive_percent = n % 3 ? 80 : 100 };
+        if (afdep_exchanger_first(&x, &plan) != AFDEP_OK || afdep_exchanger_second(&x, &plan) != AFDEP_OK)
+            caught = crowd_say("exchange %ld: %s", n + 1, x.why);
+    }
+    afdep_exchanger_free(&x);
+    (void)afdep_buffer_close(buffer);
+    return caught;
+}
+
+static int run_on_shm(const control_t *c, long exchanges, uint64_t seed)
+{
+    /* Channel 5's tails come late, and an FFN rank looks at them seldom: what should have been read by then is not. */
+    afdep_fault_t rules[] = { AFDEP_FAULT_INIT(AFDEP_FAULT_SLOW_ACTOR), AFDEP_FAULT_INIT(AFDEP_FAULT_DELAY) };
+    shm_run_t run = { .scenario = scenario_of(c), .exchanges = exchanges, .seed = seed, .faults = { rules, 2, seed } };
+    rules[0].rank = 0;
+    rules[0].duty = "forward";
+    rules[0].amount_us = 300;
+    rules[0].lane = rules[1].lane = 5;
+    rules[1].what = AFDEP_SIGNAL_FINISH_TAIL;
+    rules[1].amount_us = 200;
+    afdep_planted = c->plant;
+    const char *caught = crowd_run(c->ffn + c->attention, shm_rank, &run);
+    if (caught)
+        printf("caught on shm: %s\n", caught);
+    else
+        printf("not caught in %ld exchanges on shm\n", exchanges);
+    return caught ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) {
         fprintf(stderr, "usage: afdep-validate-planted VARIANT SCHEDULES SEED\n");
         return 3;
     }
+    long count = strtol(argv[2], NULL, 10);
+    uint64_t seed = strtoull(argv[3], NULL, 10);
+    char *at = strchr(argv[1], '@');
+    if (at)
+        *at++ = '\0';
     for (size_t i = 0; i < sizeof(controls) / sizeof(controls[0]); i++)
-        if (strcmp(argv[1], controls[i].name) == 0)
-            return run(&controls[i], strtol(argv[2], NULL, 10), strtoull(argv[3], NULL, 10));
+        if (strcmp(argv[1], controls[i].name) == 0 && (!at || strcmp(at, "shm") == 0))
+            return at ? run_on_shm(&controls[i], count, seed) : run(&controls[i], count, seed);
     fprintf(stderr, "afdep-validate-planted: no variant is called %s\n", argv[1]);
     return 3;
 }

@@ -7,15 +7,12 @@
 #include "config.h"
 #endif
 
-#include <errno.h>
 #include <fnmatch.h>
-#include <libgen.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "bench/lib/options.h"
 #include "bench/lib/record.h"
@@ -319,15 +316,22 @@ static int check_size(const plan_t *plan, int size, char *why, size_t why_size)
     return -1;
 }
 
-/* The record's folder: better refused now than after the cases. */
-static int check_json(const plan_t *plan, char *why, size_t why_size)
+/* A suite runs on the simulated network, or on shm or mpi; whatever else was asked for is refused. */
+static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size)
 {
-    char *copy = plan->common.json ? strdup(plan->common.json) : NULL;
-    int refused = copy && access(dirname(copy), W_OK | X_OK) != 0;
-    if (refused)
-        snprintf(why, why_size, "--json: %s: %s", plan->common.json, strerror(errno));
-    free(copy);
-    return refused ? -1 : 0;
+    const char *asked = plan->common.fabric, *own = fabric_of(plan);
+    int simulated = plan->suite == AFDEP_SUITE_EXPLORE || plan->suite == AFDEP_SUITE_NEGATIVE;
+    if (!asked || strcmp(asked, simulated ? "sim" : "shm") == 0)
+        return 0;
+    if (!simulated && strcmp(own, "mpi") == 0) {
+        if (size > 1)
+            return 0;
+        snprintf(why, why_size, "--fabric: mpi: its ranks are MPI processes: run it under mpirun");
+        return -1;
+    }
+    snprintf(why, why_size, "--fabric: %s: suite %s runs on %s", asked, suite_names[plan->suite],
+             simulated ? "sim" : "shm and mpi");
+    return -1;
 }
 
 static void write_log(void *context, afdep_log_level_t level, const char *line)
@@ -354,11 +358,16 @@ int main(int argc, char **argv)
     int status = 2, asked = parse(&plan, argc, argv, rank == 0, why, sizeof(why));
     if (plan.common.log > AFDEP_LOG_ERROR)
         afdep_log_set(write_log, NULL, (afdep_log_level_t)plan.common.log);
+    if (asked == 0 && !plan.list &&
+        (check_size(&plan, size, why, sizeof(why)) != 0 || check_fabric(&plan, size, why, sizeof(why)) != 0 ||
+         (plan.common.json && rank == 0 && afdep_record_probe(plan.common.json, why, sizeof(why)) != 0)))
+        asked = -1;
+    asked = afdep_world_agree(argc, argv, asked, why, sizeof(why));
     if (asked == 1)
         status = 0;
     else if (asked == 0 && plan.list)
         status = rank == 0 ? list_cases(&plan) : 0;
-    else if (asked < 0 || check_size(&plan, size, why, sizeof(why)) != 0 || check_json(&plan, why, sizeof(why)) != 0) {
+    else if (asked < 0) {
         if (rank == 0)
             fprintf(stderr, "afdep-validate: %s\n", why);
     } else {
@@ -366,5 +375,5 @@ int main(int argc, char **argv)
     }
     afdep_scenario_free(&plan.scenario);
     afdep_world_end();
-    return status;
+    return afdep_options_finish("afdep-validate", status);
 }

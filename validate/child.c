@@ -363,6 +363,10 @@ static int find_left(char before[][NAME_BYTES], int count, char *left)
 void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const afdep_kill_t *k = c->argument;
+    if (strcmp(v->fabric, "mpi") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "a death under MPI ends the whole job; kills run with --fabric shm");
+        return;
+    }
     uint64_t state = v->seed * 0x9E3779B97F4A7C15u + 1;
     char before[NAMES_MOST][NAME_BYTES], left[NAME_BYTES];
     int count = list_segments(before);

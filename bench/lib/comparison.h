@@ -40,13 +40,13 @@ double afdep_cell_number(const cJSON *cell, const char *key, const char *inner);
 #define AFDEP_COMPARISON_ABREAST 3
 
 typedef struct afdep_comparison {
-    int arms, token_counts, repeats; /* repeats: the most that any arm has */
-    const char *names[AFDEP_COMPARISON_ARMS_MAX]; /* in the order of their first records; they belong to the records */
+    int arms, token_counts, repeats;               /* repeats: the most that any arm has */
+    const char *names[AFDEP_COMPARISON_ARMS_MAX];  /* in the order of their first records; they belong to the records */
     const cJSON *first[AFDEP_COMPARISON_ARMS_MAX]; /* each arm's first record */
     int runs[AFDEP_COMPARISON_ARMS_MAX];           /* each arm's number of records */
     int tokens[AFDEP_COMPARISON_TOKENS_MAX];       /* ascending */
     int baseline;                                  /* an arm, or -1 */
-    double *median_us; /* [arms][token_counts][repeats], NaN where not measured; owned */
+    double *median_us;                             /* [arms][token_counts][repeats], NaN where not measured; owned */
 } afdep_comparison_t;
 
 /*

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fault files (afdep-fault/1): what goes wrong, where and when. Loaded strictly: an unknown or missing field, a wrong type,
- * an impossible value or a field that its kind of fault does not have is refused in one line naming file, field and value.
+ * Fault files (afdep-fault/1): what goes wrong, where and when. Loaded strictly: an unknown or missing field, a wrong
+ * type, an impossible value or a field that its kind of fault does not have is refused in one line naming file, field
+ * and value.
  */
 #ifndef AFDEP_BENCH_FAULTS_H
 #define AFDEP_BENCH_FAULTS_H

@@ -247,3 +247,11 @@ void afdep_options_help(const char *program, const char *usage, const char *desc
         print_wrapped(option->help, AFDEP_HELP_COLUMN, AFDEP_HELP_COLUMN);
     }
 }
+
+int afdep_options_finish(const char *program, int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "%s: standard output could not be written\n", program);
+    return status ? status : 1;
+}

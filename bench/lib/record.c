@@ -283,6 +283,28 @@ int afdep_record_write(const char *file, const cJSON *record, char *why, size_t 
     return status;
 }
 
+int afdep_record_probe(const char *file, char *why, size_t why_size)
+{
+    struct stat st;
+    int there = stat(file, &st) == 0;
+    if (there && S_ISDIR(st.st_mode))
+        return afdep_why(why, why_size, "%s: is a directory", file);
+    if (there && !S_ISREG(st.st_mode)) /* a device or a pipe is written through */
+        return access(file, W_OK) == 0 ? 0 : afdep_why(why, why_size, "%s: %s", file, strerror(errno));
+    size_t size = strlen(file) + 32;
+    char *name = malloc(size);
+    if (!name)
+        return afdep_why(why, why_size, "%s: no memory to write it", file);
+    snprintf(name, size, "%s.%ld.probe", file, (long)getpid());
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), saved = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(name);
+    }
+    free(name);
+    return fd >= 0 ? 0 : afdep_why(why, why_size, "%s: %s", file, strerror(saved));
+}
+
 cJSON *afdep_record_read(const char *file, char *why, size_t why_size)
 {
     return afdep_json_read(file, AFDEP_JSON_RECORD_BYTES, why, why_size);

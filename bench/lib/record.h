@@ -32,6 +32,9 @@ char *afdep_command_line(int argc, char *const *argv);
 /* NaN and infinities become null. */
 cJSON *afdep_record_number(double value);
 
+/* Whether a record could be written to `file`, tried before the work and not after it. 0, or -1 with one line. */
+int afdep_record_probe(const char *file, char *why, size_t why_size);
+
 /* Writes to a temporary name beside `file`, syncs, renames. 0, or -1 with one line naming file and reason. */
 int afdep_file_write(const char *file, const char *bytes, size_t size, char *why, size_t why_size);
 

@@ -81,8 +81,8 @@ static int spawn_attributes(posix_spawnattr_t *attributes)
     if (!failed)
         failed = posix_spawnattr_setsigdefault(attributes, &defaults);
     if (!failed)
-        failed = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                          POSIX_SPAWN_SETSIGDEF);
+        failed = posix_spawnattr_setflags(attributes,
+                                          POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     return failed;
 }
 

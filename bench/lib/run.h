@@ -24,7 +24,7 @@ typedef struct afdep_run {
     char *const *environment; /* NULL: this process's */
     const char *folder;       /* working directory; NULL: this process's */
     double deadline_s;
-    double grace_s; /* between SIGTERM and SIGKILL */
+    double grace_s;                              /* between SIGTERM and SIGKILL */
     void (*tick)(void *context, double seconds); /* called about four times a second; may be NULL */
     void *context;
     /* What comes of it. */

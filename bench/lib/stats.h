@@ -16,8 +16,8 @@ double afdep_student_within(double t, int freedom);
 double afdep_student_quantile(double probability, int freedom);
 
 typedef struct afdep_paired {
-    int repeats;                         /* 0: nothing to pair, and all else NaN */
-    double change_pct;                   /* of the candidate against the baseline; negative is faster */
+    int repeats;                            /* 0: nothing to pair, and all else NaN */
+    double change_pct;                      /* of the candidate against the baseline; negative is faster */
     double change_low_pct, change_high_pct; /* 95% interval; NaN with one repeat */
 } afdep_paired_t;
 

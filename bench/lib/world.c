@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef AFDEP_HAVE_MPI
@@ -65,6 +66,13 @@ static afdep_launcher_t find_launcher(void)
         return (afdep_launcher_t){ "srun", step, 0, 0 };
     return (afdep_launcher_t){ NULL, 1, 0, 1 };
 }
+
+/* What a process says before the ranks run. */
+typedef struct afdep_claim {
+    int verdict;
+    uint64_t digest;
+    char why[480];
+} afdep_claim_t;
 
 #ifdef AFDEP_HAVE_MPI
 
@@ -259,6 +267,27 @@ free_arrays:
 
 #ifdef AFDEP_HAVE_MPI
 
+#define AGREE_S 60 /* how long the slowest process may take to read its arguments */
+
+/* All processes' claims, or 0 after a deadline: one of them is not coming. */
+static int gather_claims(const afdep_claim_t *mine, afdep_claim_t *all)
+{
+    MPI_Request request;
+    int done = 0;
+    time_t deadline = time(NULL) + AGREE_S;
+    if (MPI_Iallgather(mine, sizeof(*mine), MPI_BYTE, all, sizeof(*mine), MPI_BYTE, MPI_COMM_WORLD, &request) !=
+        MPI_SUCCESS)
+        return 0;
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done && time(NULL) < deadline)
+        sched_yield();
+    return done;
+}
+
+static int make_group(afdep_group_t *group)
+{
+    return afdep_group_mpi_create(MPI_COMM_WORLD, group) == AFDEP_OK ? 0 : -1;
+}
+
 static int run_process(int (*rank_main)(afdep_world_t *world, void *argument), void *argument)
 {
     afdep_world_t world = { 0, 0, 0, AFDEP_GROUP_INIT, NULL };
@@ -281,7 +310,68 @@ static int run_process(int (*rank_main)(afdep_world_t *world, void *argument), v
     return 1; /* unreachable: without MPI the launched size is 1 */
 }
 
+static int make_group(afdep_group_t *group)
+{
+    (void)group;
+    return -1; /* unreachable likewise */
+}
+
+static int gather_claims(const afdep_claim_t *mine, afdep_claim_t *all)
+{
+    *all = *mine;
+    return 1;
+}
+
 #endif
+
+/* Of the arguments behind the program's name. */
+static uint64_t digest_arguments(int argc, char **argv)
+{
+    uint64_t digest = 0xCBF29CE484222325u;
+    for (int i = 1; i < argc; i++)
+        for (const char *c = argv[i];; c++) {
+            digest = (digest ^ (unsigned char)*c) * 0x100000001B3u;
+            if (!*c)
+                break;
+        }
+    return digest;
+}
+
+int afdep_world_agree(int argc, char **argv, int verdict, char *why, size_t why_size)
+{
+    int size = launched_size();
+    if (size == 1)
+        return verdict;
+    afdep_claim_t mine = { verdict, digest_arguments(argc, argv), "" };
+    afdep_claim_t *all = calloc((size_t)size, sizeof(*all));
+    if (verdict < 0)
+        snprintf(mine.why, sizeof(mine.why), "%s", why);
+    if (!all || !gather_claims(&mine, all)) {
+        fprintf(stderr, "afdep: not all of the %d processes came to compare their arguments\n", size);
+        afdep_world_abort(NULL, 1);
+    }
+    for (int r = 0; r < size && verdict >= 0; r++) {
+        all[r].why[sizeof(all[r].why) - 1] = '\0';
+        if (all[r].verdict < 0)
+            afdep_why(why, why_size, "rank %d: %s", r, all[r].why);
+        else if (all[r].digest != all[0].digest)
+            afdep_why(why, why_size, "rank %d was started with other arguments than rank 0", r);
+        else
+            continue;
+        verdict = -1;
+    }
+    free(all);
+    return verdict;
+}
+
+int afdep_world_group(const afdep_world_t *world, afdep_group_t *group)
+{
+    if (!world->threads)
+        return make_group(group);
+    *group = world->group;
+    group->destroy = NULL; /* the world's own */
+    return 0;
+}
 
 int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument)
 {

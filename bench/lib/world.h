@@ -23,11 +23,22 @@ typedef struct afdep_world {
 int afdep_world_begin(int *argc, char ***argv, int *rank, char *why, size_t why_size);
 
 /*
+ * Collective over the launched processes, before anything else is: whether all of them go on, and were started alike.
+ * `verdict` is this process's: 0 go on, 1 it was asked for help, -1 refused with a line in `why`. Returns the world's:
+ * -1 when one refused or was started with other arguments (`why` then says which rank and what), else the largest.
+ */
+int afdep_world_agree(int argc, char **argv, int verdict, char *why, size_t why_size);
+
+/*
  * Runs `rank_main` for every rank of a world of `size`: once in this process under a launcher of `size` ranks; as `size`
  * threads when launched as one (affinity reset to all processors first, since mpirun pins). Returns the largest status
  * of any local rank. `size` must be 1-launched or equal to the launched size (the caller has checked).
  */
 int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument);
+
+/* Collective. A further group of the same ranks, for buffers that may end badly: under MPI a buffer that was closed after
+   an error takes its group along. Threads get the world's own. Freed by afdep_group_destroy(). 0, or -1. */
+int afdep_world_group(const afdep_world_t *world, afdep_group_t *group);
 
 /* Collective over the world's group; what goes wrong here ends the program (afdep_world_abort). */
 void afdep_world_allgather(afdep_world_t *world, const void *send, void *recv, size_t bytes);

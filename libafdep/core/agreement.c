@@ -105,21 +105,32 @@ static void name_ranks(char *out, size_t size, const claim_t *claims, int ranks,
         snprintf(out + used, size - used, " and %d more", more);
 }
 
+/* What follows the name and its "=" on a line: nothing on one that is shorter, as another version may have sent it. */
+static const char *value_at(const char *line, int name)
+{
+    return line_length(line) > name ? line + name + 1 : "";
+}
+
+static int value_length(const char *line, int name)
+{
+    return line_length(line) > name ? line_length(line) - name - 1 : 0;
+}
+
 static afdep_status_t refuse_difference(const claim_t *claims, int ranks, int other)
 {
+    const char *first = claims[0].lines, *second = claims[other].lines;
     int line = 0;
-    while (line_equal(line_at(claims[0].lines, line), line_at(claims[other].lines, line)) &&
-           *line_at(claims[0].lines, line))
-        line++;
-    const char *first = line_at(claims[0].lines, line), *second = line_at(claims[other].lines, line);
+    for (; line_equal(first, second) && *first; line++) {
+        first = line_at(first, 1);
+        second = line_at(second, 1);
+    }
     int name = (int)strcspn(first, "=\n");
     char these[96], those[96];
     name_ranks(these, sizeof(these), claims, ranks, line, first);
     name_ranks(those, sizeof(those), claims, ranks, line, second);
     return afdep_fail(AFDEP_ERR_AGREEMENT, "ranks disagree on %.*s: rank %s says %.*s, rank %s says %.*s", name, first,
-                      these, line_length(first) - name - 1, first + name + 1, those,
-                      line_length(second) > name ? line_length(second) - name - 1 : 0,
-                      line_length(second) > name ? second + name + 1 : "");
+                      these, value_length(first, name), value_at(first, name), those, value_length(second, name),
+                      value_at(second, name));
 }
 
 /* Room on the stack for the claims of a few dozen ranks; only a rank that is out of memory needs it. */

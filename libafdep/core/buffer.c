@@ -57,7 +57,7 @@ static afdep_status_t find_device_fabric(const char *name, const afdep_fabric_pr
    before shm of that name: it may be shm with something around it. */
 static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
 {
-    static const char *const not_built[] = { "sim", "fault", "peer", "nccl" };
+    static const char *const not_built[] = { "peer", "nccl" };
     *fabric = NULL;
     if (!*name) {
         *fabric = group->fabrics ? group->fabrics : &afdep_fabric_shm;
@@ -78,6 +78,9 @@ static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, 
     for (size_t i = 0; i < sizeof(not_built) / sizeof(not_built[0]); i++)
         if (strcmp(name, not_built[i]) == 0)
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": this build does not have it", name);
+    if (strcmp(name, "sim") == 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"sim\": it runs all ranks in one thread, under a scheduler of "
+                          "its own (afdep-validate --suite explore)");
     return afdep_fail(AFDEP_ERR_CONFIG, "fabric is \"%s\": shm or mpi is wanted", name);
 }
 
@@ -145,7 +148,10 @@ afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer)
 {
     if (!buffer)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
-    return buffer->backend->error(buffer->state);
+    int saved = errno;
+    afdep_status_t status = buffer->backend->error(buffer->state);
+    errno = saved;
+    return status;
 }
 
 /* Copies a result to a caller's struct of an older or newer version, keeping its struct_size. */
@@ -259,6 +265,13 @@ afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afd
 
 /* ---- Role calls: who may make them, and the caller's struct as this version knows it ------------------------- */
 
+/* Sizes of the first version's structs, which callers built then go on passing: never changed when fields are added. */
+#define UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+#define FIRST_DISPATCH UP_TO(afdep_dispatch_t, weights)
+#define FIRST_COLLECT UP_TO(afdep_collect_t, tokens)
+#define FIRST_RECEIVE UP_TO(afdep_receive_t, receipt)
+#define FIRST_REPLY UP_TO(afdep_reply_t, receipt)
+
 static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argument, int ffn, const char *call)
 {
     if (!buffer || !argument)
@@ -275,8 +288,8 @@ afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatc
     afdep_dispatch_t known;
     afdep_status_t status = check_call(buffer, dispatch, 0, "source_dispatch");
     if (status == AFDEP_OK)
-        status = afdep_struct_copy(&known, sizeof(known), dispatch, dispatch->struct_size,
-                                   sizeof(known), "afdep_dispatch_t");
+        status = afdep_struct_copy(&known, sizeof(known), dispatch, dispatch->struct_size, FIRST_DISPATCH,
+                                   "afdep_dispatch_t");
     if (status == AFDEP_OK)
         status = buffer->backend->dispatch(buffer->state, &known, stream);
     errno = saved;
@@ -289,12 +302,12 @@ afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *col
     afdep_collect_t known;
     afdep_status_t status = check_call(buffer, collect, 0, "source_collect");
     if (status == AFDEP_OK)
-        status = afdep_struct_copy(&known, sizeof(known), collect, collect->struct_size,
-                                   sizeof(known), "afdep_collect_t");
+        status = afdep_struct_copy(&known, sizeof(known), collect, collect->struct_size, FIRST_COLLECT,
+                                   "afdep_collect_t");
     if (status == AFDEP_OK)
         status = buffer->backend->collect(buffer->state, &known, stream);
     if (status == AFDEP_OK)
-        status = give(collect, collect->struct_size, sizeof(known), &known, sizeof(known), "afdep_collect_t");
+        status = give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }
@@ -305,14 +318,13 @@ afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *rec
     afdep_receive_t known;
     afdep_status_t status = check_call(buffer, receive, 1, "worker_receive");
     if (status == AFDEP_OK)
-        status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, sizeof(known),
+        status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, FIRST_RECEIVE,
                                    "afdep_receive_t");
+    afdep_status_t copied = status;
     if (status == AFDEP_OK)
         status = buffer->backend->receive(buffer->state, &known, stream);
-    if (status == AFDEP_ERR_CAPACITY)
-        receive->row_count = known.row_count; /* how much room to come back with */
-    if (status == AFDEP_OK)
-        status = give(receive, receive->struct_size, sizeof(known), &known, sizeof(known), "afdep_receive_t");
+    if (copied == AFDEP_OK) /* also after an error: how much room to come back with, and what `allocate` has set */
+        (void)give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
     errno = saved;
     return status;
 }
@@ -323,7 +335,7 @@ afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afdep_reply_t *r
     afdep_reply_t known;
     afdep_status_t status = check_call(buffer, reply, 1, "worker_reply");
     if (status == AFDEP_OK)
-        status = afdep_struct_copy(&known, sizeof(known), reply, reply->struct_size, sizeof(known), "afdep_reply_t");
+        status = afdep_struct_copy(&known, sizeof(known), reply, reply->struct_size, FIRST_REPLY, "afdep_reply_t");
     if (status == AFDEP_OK)
         status = buffer->backend->reply(buffer->state, &known, stream);
     errno = saved;

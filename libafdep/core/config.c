@@ -19,7 +19,8 @@ afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *giv
     if (given_size < least)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
                           given_size, least);
-    if (given_size > AFDEP_STRUCT_MOST(known_size))
+    /* Structs end at a multiple of their pointers' size: another size would end inside a field. */
+    if (given_size > AFDEP_STRUCT_MOST(known_size) || (given_size > least && given_size % sizeof(void *) != 0))
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, which no version has; start from its _INIT", what,
                           given_size);
     memset(known, 0, known_size);
@@ -127,9 +128,9 @@ afdep_status_t afdep_setting_value(const afdep_setting_t *setting, const afdep_c
 /* The resolved table. */
 typedef struct values {
     const afdep_config_t *config;
-    int64_t number[32];
-    afdep_origin_t origin[32];
-    const char *text[32];
+    int64_t number[AFDEP_SETTINGS_MOST];
+    afdep_origin_t origin[AFDEP_SETTINGS_MOST];
+    const char *text[AFDEP_SETTINGS_MOST];
 } values_t;
 
 static int index_of(const char *name)
@@ -261,6 +262,17 @@ static int32_t ablated(const values_t *v, const char *toggle, const char *ablati
     return (int32_t)v->number[i];
 }
 
+/* Switches of the role API whose part is not built: refused, never ignored. */
+static afdep_status_t refuse_unbuilt(const values_t *v)
+{
+    static const char *const switches[] = { "hybrid_fp8_combine", "mixed_hybrid", "shared_role_kernels" };
+    for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++)
+        if (number(v, switches[i]))
+            return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%s is 1: that is not built yet",
+                              afdep_settings_table[index_of(switches[i])].environment);
+    return AFDEP_OK;
+}
+
 static void set_shape(const values_t *v, afdep_shape_t *s)
 {
     s->ffn_ranks = number(v, "ffn_ranks");
@@ -300,8 +312,8 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
         (status = set_text(&values, "fabric", out.fabric, sizeof(out.fabric))) != AFDEP_OK ||
         (status = set_text(&values, "row_ops", out.row_ops, sizeof(out.row_ops))) != AFDEP_OK)
         return status;
-    if (number(&values, "hybrid_fp8_combine"))
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_HYBRID_FP8_COMBINE is 1: FP8 combine is not built yet");
+    if ((status = refuse_unbuilt(&values)) != AFDEP_OK)
+        return status;
     set_shape(&values, &out.shape);
     if ((status = check_ranks(&out.shape, size)) != AFDEP_OK || (status = check_model(&out.shape)) != AFDEP_OK)
         return status;

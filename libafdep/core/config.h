@@ -40,7 +40,8 @@ typedef struct afdep_setting {
 
 #define AFDEP_SETTING_NO_FIELD ((size_t)-1)
 
-/* The table, ended by a NULL name. */
+/* The table, ended by a NULL name, and the most rows it may have. */
+#define AFDEP_SETTINGS_MOST 48
 extern const afdep_setting_t afdep_settings_table[];
 
 /* A struct_size beyond this was never set: no version of the struct will have it, and reading that far is unsafe. */

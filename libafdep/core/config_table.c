@@ -45,7 +45,16 @@ const afdep_setting_t afdep_settings_table[] = {
       "1: ablation, sparse_combine off unless the configuration sets it" },
     { "hybrid_fp8_combine", "AFDEP_HYBRID_FP8_COMBINE", AFDEP_SETTING_INT, 0, 1, 0, AFDEP_SETTING_NO_FIELD, 0,
       "1: FP8 replies across domains; not built yet, refused" },
+    { "hybrid_fp8_combine_min_bucket", "AFDEP_HYBRID_FP8_COMBINE_MIN_BUCKET", AFDEP_SETTING_INT, 0, INT_MAX, 0,
+      AFDEP_SETTING_NO_FIELD, 0, "smallest bucket with FP8 replies; has no effect while FP8 combine is not built" },
+    { "mixed_hybrid", "AFDEP_MIXED_HYBRID", AFDEP_SETTING_INT, 0, 1, 0, AFDEP_SETTING_NO_FIELD, 0,
+      "1: the mixed-role protocol; not built yet, refused" },
+    { "shared_role_kernels", "AFDEP_SHARED_ROLE_KERNELS", AFDEP_SETTING_INT, 0, 1, 0, AFDEP_SETTING_NO_FIELD, 0,
+      "1: one kernel for both roles, an ablation of the CUDA backend; refused on the host backend" },
     { "first_exchange", "AFDEP_TEST_FIRST_EXCHANGE", AFDEP_SETTING_INT, 0, INT64_MAX / 2, 0, AFDEP_SETTING_NO_FIELD, 0,
       "tests only: exchanges that count as done at open, so that words wrap soon" },
     { NULL, NULL, AFDEP_SETTING_INT, 0, 0, 0, 0, 0, NULL },
 };
+
+_Static_assert(sizeof(afdep_settings_table) / sizeof(afdep_settings_table[0]) - 1 <= AFDEP_SETTINGS_MOST,
+               "a resolved configuration has room for AFDEP_SETTINGS_MOST values");

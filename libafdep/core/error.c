@@ -17,6 +17,10 @@ afdep_status_t afdep_fail(afdep_status_t status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(last_error, sizeof(last_error), format, arguments);
     va_end(arguments);
+    /* A sentence is one line, whatever a caller's or a variable's text holds. */
+    for (char *c = last_error; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            *c = '?';
     afdep_log(AFDEP_LOG_DEBUG, "%s: %s", afdep_status_string(status), last_error);
     errno = saved;
     return status;

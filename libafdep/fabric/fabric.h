@@ -107,6 +107,7 @@ struct afdep_fabric {
     const uint64_t *peer_bytes;      /* [size]: every rank's segment size, exchanged and checked at open */
     afdep_peer_counters_t *counters; /* [size]: what this rank sent to each */
     afdep_signal_kind_t kind;        /* of the signal being issued, for decorators that choose by it */
+    int issued;                      /* something was issued since whoever flushes last looked */
 };
 
 typedef struct afdep_fabric_args {
@@ -147,6 +148,7 @@ static inline afdep_status_t afdep_fabric_put(afdep_fabric_t *f, int lane, int p
     if (status == AFDEP_OK) {
         f->counters[peer].puts++;
         f->counters[peer].put_bytes += bytes;
+        f->issued = 1;
     }
     return status;
 }
@@ -156,8 +158,10 @@ static inline afdep_status_t afdep_fabric_signal(afdep_fabric_t *f, afdep_signal
 {
     f->kind = kind;
     afdep_status_t status = f->ops->signal(f, lane, peer, offset, old_value, new_value);
-    if (status == AFDEP_OK)
+    if (status == AFDEP_OK) {
         f->counters[peer].signals[kind]++;
+        f->issued = 1;
+    }
     return status;
 }
 
@@ -171,6 +175,7 @@ static inline afdep_status_t afdep_fabric_put_signal(afdep_fabric_t *f, afdep_si
         f->counters[peer].puts++;
         f->counters[peer].put_bytes += bytes;
         f->counters[peer].signals[kind]++;
+        f->issued = 1;
     }
     return status;
 }

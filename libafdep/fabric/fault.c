@@ -121,7 +121,9 @@ static int matches_lane(const fault_fabric_t *f, const afdep_fault_t *rule, int 
         return 1;
     if (rule->lane >= 0)
         return lane == rule->lane && lane < channels;
-    return lane == (rule->lane == AFDEP_FAULT_LANE_CONTROL ? AFDEP_LANE_CONTROL(channels) : AFDEP_LANE_DOMAIN(channels));
+    if (rule->lane == AFDEP_FAULT_LANE_CONTROL)
+        return lane == AFDEP_LANE_CONTROL(channels);
+    return lane == AFDEP_LANE_DOMAIN(channels);
 }
 
 static int matches_what(const afdep_fault_t *rule, const message_t *m)
@@ -627,8 +629,8 @@ static afdep_status_t check_killing(const fault_record_t *all, int size)
     for (int r = 0; any && r < size; r++)
         for (int other = 0; other < r; other++)
             if (afdep_host_id_same_process(&all[r].host, &all[other].host))
-                return afdep_fail(AFDEP_ERR_UNSUPPORTED, "a kill rule needs ranks that are processes of their own: ranks "
-                                  "%d and %d share one", other, r);
+                return afdep_fail(AFDEP_ERR_UNSUPPORTED, "a kill rule needs ranks that are processes of their own: "
+                                  "ranks %d and %d share one", other, r);
     return AFDEP_OK;
 }
 
@@ -643,7 +645,8 @@ static afdep_status_t fault_open(const afdep_fabric_provider_t *self, const afde
     memset(&mine, 0, sizeof(mine));
     afdep_host_id_get(&mine.host);
     mine.kills = kills(provider->faults);
-    afdep_status_t status = afdep_round_gather(group, all ? AFDEP_OK : no_memory(group->size), &mine, all, sizeof(mine));
+    afdep_status_t status = all ? AFDEP_OK : no_memory(group->size);
+    status = afdep_round_gather(group, status, &mine, all, sizeof(mine));
     if (status == AFDEP_OK)
         status = check_killing(all, group->size);
     free(all);

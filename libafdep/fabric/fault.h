@@ -4,13 +4,14 @@
  * repeats, reorders or spoils what goes by, slows actors down, or kills the process. For tests and measurements of what
  * goes wrong; nothing in the library opens it by itself.
  *
- * A message is a put or a signal (a put with its signal is two). A rule acts at the sender. A message suffers at most one
- * fault, that of the first rule that fires; rules behind that one do not see it.
+ * A message is a put or a signal (a put with its signal is two). A rule acts at the sender. A message suffers at most
+ * one fault, that of the first rule that fires; rules behind that one do not see it. Counters say what was issued.
  *
- * Held messages are copied. A lane whose head is held holds everything behind it, so no rule breaks the order of a lane.
- * flush() says AFDEP_AGAIN as long as something is held that will still go: a call does not return before what it issued
- * is on its way, as fabric.h promises, and a delay beyond the deadline is the sender's own timeout. What a lane that
- * stopped swallowed counts as on its way. Closed in order nothing is held any more; out of order the held is dropped.
+ * Held messages are copied. A lane whose head is held holds everything behind it, so no rule breaks a lane's order.
+ * flush() says AFDEP_AGAIN as long as something is held that will still go: a call does not return before what it
+ * issued is on its way, as fabric.h promises, and a delay beyond the deadline is the sender's own timeout. What a lane
+ * that stopped swallowed counts as on its way. Closed in order, nothing is held any more; out of order (after an error,
+ * when nobody waits for it) what is still held is dropped.
  */
 #ifndef AFDEP_FABRIC_FAULT_H
 #define AFDEP_FABRIC_FAULT_H
@@ -43,8 +44,8 @@ typedef struct afdep_fault {
     int rank, peer;       /* the sender, the target */
     int lane;             /* a channel, or one of the lanes above; of a step: the actor's channel */
     int what;             /* a signal kind, or one of the above */
-    const char *duty;     /* of a step, as afdep_fault_duties names it; NULL: any. Only slow-actor and kill: a kill with a
-                             duty counts steps in place of messages */
+    const char *duty;     /* of a step, as afdep_fault_duties names it; NULL: any. Only slow-actor and kill: a kill with
+                             a duty counts steps in place of messages */
     /* When: each rank counts what matches by itself. */
     uint64_t exchange;    /* in the n-th exchange since opening only; 0: in any */
     uint64_t after;       /* so many matches pass first */

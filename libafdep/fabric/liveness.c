@@ -4,13 +4,15 @@
  * the kernel drops it with the process; a peer tries a shared lock through a descriptor of its own. An owner that
  * leaves by afdep_liveness_close() gives its object a size first: it went in order, which is not death.
  *
- * The lock belongs to the open file description, so a child that a rank forks without exec keeps it: such a rank counts
- * as living until its children are gone too.
+ * The lock belongs to the open file description, so a child that a rank forks without exec keeps it. Where a peer's
+ * process can be seen, it is looked at as well: gone, or a zombie, is dead, whoever holds the lock.
  */
 #include "fabric/liveness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -27,14 +29,48 @@
 struct afdep_liveness {
     int size;
     afdep_shm_object_t own;
-    int peers[]; /* [size]: descriptors of the peers' objects; -1 where this rank cannot tell */
+    struct peer {
+        int fd;         /* of the peer's object; -1 where this rank cannot tell */
+        uint64_t pid;   /* of its process as this one sees it; 0: not to be seen from here */
+        uint64_t start; /* when that process started, in the kernel's ticks: pids are used again */
+    } peers[];          /* [size] */
 };
 
 typedef struct mark_record {
     afdep_round_t round;
     afdep_host_id_t host;
     afdep_shm_address_t address;
+    uint64_t start;
 } mark_record_t;
+
+/* When a process started, and its state; 0 where it cannot be seen. */
+static uint64_t start_of(uint64_t pid, char *state)
+{
+    char name[48], text[1024];
+    unsigned long long start = 0;
+    int fd;
+    ssize_t size;
+    const char *rest;
+
+    snprintf(name, sizeof(name), "/proc/%llu/stat", (unsigned long long)pid);
+    fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    size = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = '\0';
+    rest = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!rest || sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", state,
+                        &start) != 2)
+        return 0;
+    return start;
+}
+
+static int is_gone(const struct peer *peer)
+{
+    char state = '?';
+    return peer->pid && (start_of(peer->pid, &state) != peer->start || state == 'Z' || state == 'X');
+}
 
 static afdep_liveness_t *liveness_new(int size)
 {
@@ -45,7 +81,7 @@ static afdep_liveness_t *liveness_new(int size)
     l->size = size;
     l->own.fd = -1;
     for (int r = 0; r < size; r++)
-        l->peers[r] = -1;
+        l->peers[r].fd = -1;
     return l;
 }
 
@@ -57,9 +93,13 @@ static afdep_status_t attach_peers(afdep_liveness_t *l, const mark_record_t *all
         if (r == rank || afdep_host_id_same_process(&all[r].host, &all[rank].host) ||
             !afdep_host_id_same_host(&all[r].host, &all[rank].host))
             continue;
-        status = afdep_shm_object_attach(&all[r].address, 0, r, &l->peers[r]);
+        status = afdep_shm_object_attach(&all[r].address, 0, r, &l->peers[r].fd);
         if (status != AFDEP_OK)
             return status;
+        /* Only where the process seen here under that number is the one that said so: not across pid namespaces. */
+        char state = '?';
+        if (all[r].start && start_of(all[r].host.pid, &state) == all[r].start)
+            l->peers[r] = (struct peer){ l->peers[r].fd, all[r].host.pid, all[r].start };
     }
     return AFDEP_OK;
 }
@@ -76,6 +116,8 @@ static afdep_status_t meet(const afdep_group_t *group, afdep_status_t status, af
     if (status == AFDEP_OK)
         mine.address = l->own.address;
     afdep_host_id_get(&mine.host);
+    char state = '?';
+    mine.start = start_of(mine.host.pid, &state);
     status = afdep_round_gather(group, status, &mine, all, sizeof(mine));
     if (status != AFDEP_OK)
         return status;
@@ -106,7 +148,7 @@ afdep_status_t afdep_liveness_open(const afdep_group_t *group, afdep_liveness_t 
 
 int afdep_liveness_tells(const afdep_liveness_t *liveness, int peer)
 {
-    return peer >= 0 && peer < liveness->size && liveness->peers[peer] >= 0;
+    return peer >= 0 && peer < liveness->size && liveness->peers[peer].fd >= 0;
 }
 
 int afdep_liveness_alive(afdep_liveness_t *liveness, int peer)
@@ -118,11 +160,13 @@ int afdep_liveness_alive(afdep_liveness_t *liveness, int peer)
 
     if (!afdep_liveness_tells(liveness, peer))
         return 1;
-    fd = liveness->peers[peer];
+    fd = liveness->peers[peer].fd;
     /* Shared, so that two ranks that ask at the same moment do not take each other for the owner. */
     if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
         alive = fstat(fd, &st) != 0 || st.st_size == LEFT_IN_ORDER;
         flock(fd, LOCK_UN);
+    } else if (is_gone(&liveness->peers[peer])) {
+        alive = fstat(fd, &st) != 0 || st.st_size == LEFT_IN_ORDER; /* a child of the dead holds the lock */
     }
     errno = saved;
     return alive;
@@ -133,8 +177,8 @@ void afdep_liveness_close(afdep_liveness_t *liveness)
     if (!liveness)
         return;
     for (int r = 0; r < liveness->size; r++) {
-        if (liveness->peers[r] >= 0)
-            close(liveness->peers[r]);
+        if (liveness->peers[r].fd >= 0)
+            close(liveness->peers[r].fd);
     }
     if (liveness->own.fd >= 0 && ftruncate(liveness->own.fd, LEFT_IN_ORDER) != 0) {
         /* Nothing can be done: peers that still wait will take this rank for dead. */

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -98,9 +97,8 @@ static void segment_release(segment_t *segment)
 static afdep_status_t check_room(const afdep_fabric_args_t *args)
 {
     int size = args->group->size;
-    struct statvfs room;
     struct rlimit limit;
-    uint64_t needed = 0, available, own = mapped_bytes(args->bytes);
+    uint64_t needed = 0, own = mapped_bytes(args->bytes);
 
     for (int r = 0; r < size; r++) {
         uint64_t one = mapped_bytes(args->peer_bytes[r]);
@@ -113,16 +111,7 @@ static afdep_status_t check_room(const afdep_fabric_args_t *args)
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && own > limit.rlim_cur)
         return afdep_fail(AFDEP_ERR_MEMORY, "the segment needs %llu bytes and this process's file size limit is %llu",
                           (unsigned long long)own, (unsigned long long)limit.rlim_cur);
-    if (statvfs("/dev/shm", &room) != 0)
-        return afdep_fail(AFDEP_ERR_SYSTEM, "cannot examine /dev/shm: %s", strerror(errno));
-    /* A tmpfs of unlimited size reports no blocks at all. */
-    if (room.f_blocks == 0)
-        return AFDEP_OK;
-    available = (uint64_t)room.f_bavail * (uint64_t)room.f_frsize;
-    if (needed > available)
-        return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks need %llu bytes and /dev/shm has %llu free", size,
-                          (unsigned long long)needed, (unsigned long long)available);
-    return AFDEP_OK;
+    return afdep_shm_room(size, needed);
 }
 
 static afdep_status_t check_args(const afdep_fabric_args_t *args)

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -180,4 +181,21 @@ void afdep_shm_object_close(afdep_shm_object_t *object)
     afdep_shm_object_unlink(object);
     close(object->fd);
     object->fd = -1;
+}
+
+afdep_status_t afdep_shm_room(int ranks, uint64_t needed)
+{
+    struct statvfs room;
+    uint64_t available;
+
+    if (statvfs("/dev/shm", &room) != 0)
+        return afdep_fail(AFDEP_ERR_SYSTEM, "cannot examine /dev/shm: %s", strerror(errno));
+    /* A tmpfs of unlimited size reports no blocks at all. */
+    if (room.f_blocks == 0)
+        return AFDEP_OK;
+    available = (uint64_t)room.f_bavail * (uint64_t)room.f_frsize;
+    if (needed > available)
+        return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks need %llu bytes and /dev/shm has %llu free", ranks,
+                          (unsigned long long)needed, (unsigned long long)available);
+    return AFDEP_OK;
 }

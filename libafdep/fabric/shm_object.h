@@ -46,4 +46,7 @@ void afdep_shm_object_unlink(afdep_shm_object_t *object);
 /* Removes the name where it is still there, and drops the lock. Harmless on an object that was never made. */
 void afdep_shm_object_close(afdep_shm_object_t *object);
 
+/* MEMORY, with both numbers, where /dev/shm has less than `needed` bytes free for the segments of `ranks` ranks. */
+AFDEP_EXPORT afdep_status_t afdep_shm_room(int ranks, uint64_t needed);
+
 #endif

@@ -116,8 +116,9 @@ static void build_row(const afdep_host_t *h, unsigned char *row, int token)
     memcpy(row + f->weights_offset, d->weights + (size_t)token * k, 4 * k);
 }
 
-/* The row of `token` ready to be put at `offset` of `peer`: in place where the peer is mapped, staged once elsewhere. */
-static const void *ready_row(afdep_host_t *h, int peer, uint64_t offset, int token, int first_target)
+/* The row of `token` ready to be put at `offset` of `peer`: in place where the peer is mapped, else staged, once for all
+   peers that are not. */
+static const void *ready_row(afdep_host_t *h, int peer, uint64_t offset, int token)
 {
     const afdep_row_format_t *f = &h->layout->row;
     unsigned char *place = afdep_fabric_window(h->fabric, peer, offset, f->bytes);
@@ -126,7 +127,7 @@ static const void *ready_row(afdep_host_t *h, int peer, uint64_t offset, int tok
         return place;
     }
     unsigned char *staged = h->plane->staging + (size_t)token * f->stride;
-    if (first_target)
+    if (!afdep_tag_is(afdep_tag_at(staged, f->tag_offset), h->exchange, (uint32_t)token, h->rank))
         build_row(h, staged, token);
     return staged;
 }
@@ -164,8 +165,7 @@ static afdep_status_t direct_step(afdep_host_t *h, afdep_actor_t *actor)
             continue;
         uint64_t offset = p->peer_ffn + afdep_at_direct_row(&h->layout->ffn, h->layout, h->shape,
                                                             h->rank - h->shape->ffn_ranks, (int)actor->rows);
-        /* Targets run in any order, so each stages for itself where there is no window. */
-        const void *row = ready_row(h, target, offset, actor->i, 1);
+        const void *row = ready_row(h, target, offset, actor->i);
         if (actor->rows + 1 == rows)
             status = afdep_fabric_put_signal(h->fabric, AFDEP_SIGNAL_COUNT_WORD, h->lane_domain, target, offset, row,
                                              h->layout->row.bytes, word, old_count, new_count);
@@ -227,7 +227,7 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
 }
 
 /* Puts one token's row for one target; the last of its channel carries the finish tail. */
-static afdep_status_t put_rail_row(afdep_host_t *h, int channel, int token, int target, int first_target)
+static afdep_status_t put_rail_row(afdep_host_t *h, int channel, int token, int target)
 {
     afdep_plane_t *p = h->plane;
     uint64_t lane = afdep_combine_index(h, target, channel);
@@ -235,7 +235,7 @@ static afdep_status_t put_rail_row(afdep_host_t *h, int channel, int token, int 
     int peer = rail_peer(h, target);
     uint64_t offset = p->peer_ffn + afdep_at_rail_row(&h->layout->ffn, h->layout, h->shape, h->source_domain, channel,
                                                       (int)position);
-    const void *row = ready_row(h, peer, offset, token, first_target);
+    const void *row = ready_row(h, peer, offset, token);
     afdep_status_t status;
     if (position + 1 == p->sent[lane]) {
         uint64_t word = p->peer_ffn + afdep_at_finish_tail(&h->layout->ffn, h->shape, h->source_domain, channel);
@@ -279,7 +279,7 @@ static afdep_status_t rail_step(afdep_host_t *h, afdep_actor_t *actor)
         const int32_t *targets = p->targets + (size_t)actor->i * (size_t)stride;
         for (; actor->j < p->target_count[actor->i]; actor->j++) {
             int target = targets[actor->j];
-            afdep_status_t status = put_rail_row(h, channel, actor->i, target, actor->j == 0);
+            afdep_status_t status = put_rail_row(h, channel, actor->i, target);
             if (status != AFDEP_OK)
                 return status == AFDEP_AGAIN ? afdep_host_wait(actor, rail_peer(h, target), "room in its queue")
                                              : status;

@@ -247,7 +247,7 @@ void afdep_host_add_forward(afdep_host_t *h)
     }
 }
 
-int afdep_host_forward_done(const afdep_host_t *h)
+static int forward_done(const afdep_host_t *h)
 {
     for (int c = 0; c < h->shape->channels; c++)
         if (h->plane->pending[c] > 0)
@@ -284,7 +284,7 @@ afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
-    if (actor->j == 0 && !afdep_host_forward_done(h))
+    if (actor->j == 0 && !forward_done(h))
         return afdep_host_wait(actor, -1, "the end of forwarding");
     for (; actor->j < s->ranks_per_domain; actor->j++) {
         if (actor->j == h->rail)

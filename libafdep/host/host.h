@@ -226,7 +226,6 @@ afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collec
 /* forward.c */
 void afdep_host_add_forward(afdep_host_t *h);
 afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor);
-int afdep_host_forward_done(const afdep_host_t *h);
 
 /* The contributors of an own-rail row, by token or by slot of the rail inbox: the rails of this domain that got it. */
 const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);

@@ -12,6 +12,26 @@
 
 #define ARENA_ALIGN 64u
 
+/* Under the address sanitizer a gap follows every array, and whoever touches it is found: the arena is one mapping,
+   where an overrun would otherwise only reach the next array. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ARENA_WATCHED
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define ARENA_WATCHED
+#endif
+#ifdef ARENA_WATCHED
+#include <sanitizer/asan_interface.h>
+#define ARENA_GAP 64u
+#define ARENA_CLOSE(from, bytes) ASAN_POISON_MEMORY_REGION(from, bytes)
+#define ARENA_OPEN(from, bytes) ASAN_UNPOISON_MEMORY_REGION(from, bytes)
+#else
+#define ARENA_GAP 0u
+#define ARENA_CLOSE(from, bytes) ((void)(from), (void)(bytes))
+#define ARENA_OPEN(from, bytes) ((void)(from), (void)(bytes))
+#endif
+
 /* Carves arrays off the arena; with a NULL base it only measures. */
 typedef struct carver {
     unsigned char *base;
@@ -20,9 +40,13 @@ typedef struct carver {
 
 static void *carve(carver_t *c, uint64_t count, uint64_t bytes)
 {
-    uint64_t start = c->at;
-    c->at = (start + count * bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    return c->base ? c->base + start : NULL;
+    uint64_t start = c->at, end = start + count * bytes;
+    c->at = (end + ARENA_GAP + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (!c->base)
+        return NULL;
+    if (c->at > end)
+        ARENA_CLOSE(c->base + end, c->at - end);
+    return c->base + start;
 }
 
 static uint64_t combine_channels(const afdep_shape_t *s)
@@ -216,14 +240,19 @@ afdep_status_t afdep_host_planes_open(afdep_host_t *h)
 
 void afdep_host_planes_restart(afdep_host_t *h)
 {
+    ARENA_OPEN(h->arena, h->arena_bytes);
     memset(h->arena, 0, h->arena_bytes);
+    carver_t cut = { h->arena, 0 };
+    (void)carve_all(h, &cut, h->settings, h->ffn); /* to the same places */
     for (int g = 0; g < h->shape->in_flight; g++)
         start_copies(h, g);
 }
 
 void afdep_host_planes_close(afdep_host_t *h)
 {
-    if (h->arena)
+    if (h->arena) {
+        ARENA_OPEN(h->arena, h->arena_bytes);
         munmap(h->arena, h->arena_bytes);
+    }
     h->arena = NULL;
 }

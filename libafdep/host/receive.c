@@ -48,9 +48,9 @@ static int add_arrival(afdep_host_t *h, const unsigned char *row, uint32_t token
     afdep_arrival_t *arrival = &p->arrivals[p->arrival_count];
     *arrival = (afdep_arrival_t){ token, *rows, 0, source_domain, rail };
     for (int k = 0; k < s->top_k; k++) {
-        int32_t local = ids[k] - first_expert;
-        if (ids[k] < 0 || local < 0 || local >= s->experts_per_rank)
+        if (ids[k] < first_expert || ids[k] - first_expert >= s->experts_per_rank)
             continue;
+        int32_t local = ids[k] - first_expert;
         if (arrival->rows == (uint32_t)(s->top_k < s->experts_per_rank ? s->top_k : s->experts_per_rank))
             return 0; /* an expert twice: more rows than the arrays hold */
         p->positions[*rows] = local; /* the expert for now; its row once the prefix sums are known */
@@ -179,6 +179,9 @@ static int32_t aligned_count(const afdep_host_t *h, int e)
 
 static afdep_status_t check_room(const afdep_host_t *h, const afdep_receive_t *r)
 {
+    if (r->rows_capacity < h->plane->row_count)
+        return afdep_fail(AFDEP_ERR_CAPACITY, "worker_receive: rows_capacity is %lld: %lld rows have come",
+                          (long long)r->rows_capacity, (long long)h->plane->row_count);
     const char *missing = !r->ends ? "ends" : NULL;
     if (h->plane->row_count > 0 && !missing)
         missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : h->shape->fp8 && !r->row_scale ? "row_scale" : NULL;
@@ -186,9 +189,6 @@ static afdep_status_t check_room(const afdep_host_t *h, const afdep_receive_t *r
         return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: %s is NULL", missing);
     if ((uintptr_t)r->rows % 16 != 0)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: rows is %p: a multiple of 16 is wanted", r->rows);
-    if (r->rows_capacity < h->plane->row_count)
-        return afdep_fail(AFDEP_ERR_CAPACITY, "worker_receive: rows_capacity is %lld: %lld rows have come",
-                          (long long)r->rows_capacity, (long long)h->plane->row_count);
     return AFDEP_OK;
 }
 
@@ -201,6 +201,16 @@ static void mark_padding(afdep_receive_t *r, int32_t from, int32_t to)
     }
 }
 
+/* A caller's callback may return anything: only what leaves the buffer healthy is passed on as it is. */
+static afdep_status_t ask_tensors(afdep_receive_t *r, int64_t rows)
+{
+    afdep_status_t status = r->allocate(r->allocate_context, rows, r);
+    if (status == AFDEP_OK || (status < 0 && !afdep_status_is_fatal(status)))
+        return status;
+    return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: allocate returned %d, which is no status that it may return",
+                      (int)status);
+}
+
 /* Gives the caller its counts, asks it for tensors where it wants to be asked, and checks them. */
 static afdep_status_t settle_tensors(afdep_host_t *h)
 {
@@ -208,13 +218,12 @@ static afdep_status_t settle_tensors(afdep_host_t *h)
     if (r->read_host_counts && r->host_counts)
         for (int e = 0; e < h->shape->experts_per_rank; e++)
             r->host_counts[e] = aligned_count(h, e);
-    if (r->read_host_counts && r->allocate) {
-        afdep_status_t status = r->allocate(r->allocate_context, h->plane->row_count, r);
-        if (status != AFDEP_OK)
-            return status;
-    }
     r->row_count = h->plane->row_count; /* also where they find no room */
-    afdep_status_t status = check_room(h, r);
+    afdep_status_t status = AFDEP_OK;
+    if (r->read_host_counts && r->allocate)
+        status = ask_tensors(r, h->plane->row_count);
+    if (status == AFDEP_OK)
+        status = check_room(h, r);
     if (status != AFDEP_OK)
         return status;
     memcpy(r->ends, h->plane->ends, (size_t)h->shape->experts_per_rank * sizeof(*r->ends));

@@ -61,18 +61,30 @@ static afdep_status_t remember(afdep_host_t *h, afdep_status_t status)
     return status;
 }
 
+/* Best effort: a peer that cannot be told will find out by its own deadline. The dead are not told: a transport may
+   wait for them for ever. */
+static void tell(afdep_host_t *h, int peer, uint64_t word)
+{
+    const afdep_fabric_ops_t *ops = h->fabric->ops;
+    if (peer == h->rank || !ops->alive(h->fabric, peer))
+        return;
+    for (int tries = 0; tries < 1000; tries++) {
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer,
+                                                    afdep_failure_word(h->rank), 0, word);
+        if (status != AFDEP_AGAIN)
+            return;
+        (void)ops->flush(h->fabric);
+        (void)ops->progress(h->fabric);
+    }
+}
+
 afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int culprit)
 {
     if (h->poison != AFDEP_OK)
         return status;
     (void)remember(h, status);
-    for (int peer = 0; peer < h->shape->ranks; peer++) {
-        if (peer == h->rank)
-            continue;
-        /* Best effort: a peer that cannot be told will find out by its own deadline. */
-        (void)afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer, afdep_failure_word(h->rank),
-                                  0, failure_word(status, culprit));
-    }
+    for (int peer = 0; peer < h->shape->ranks; peer++)
+        tell(h, peer, failure_word(status, culprit));
     for (int tries = 0; tries < 1000 && h->fabric->ops->flush(h->fabric) == AFDEP_AGAIN; tries++)
         (void)h->fabric->ops->progress(h->fabric);
     return afdep_fail(status, "%s", h->poison_why); /* the flush may have said something else */
@@ -84,8 +96,8 @@ afdep_status_t afdep_host_look(afdep_host_t *h)
         uint64_t word = peer == h->rank ? 0 : afdep_fabric_read(h->fabric, afdep_failure_word(peer));
         if (word == 0)
             continue;
-        afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(word);
-        int culprit = (int)afdep_word_low(word) - 1;
+        afdep_status_t status = (afdep_status_t)-(int)(afdep_word_high(word) & 0xFFFF);
+        int culprit = (int)(afdep_word_low(word) & 0x7FFFFFFF) - 1;
         if (status == AFDEP_ERR_PEER && culprit >= 0)
             status = afdep_fail(AFDEP_ERR_PEER, "rank %d is dead, says rank %d", culprit, peer);
         else if (culprit >= 0)
@@ -104,12 +116,13 @@ static int has_parted(afdep_host_t *h, int peer)
     return afdep_fabric_read(h->fabric, afdep_closing_word(peer)) != 0;
 }
 
+/* -1: nobody. A rank that told its failure, or said farewell, before it went is not what went wrong. */
 static int find_dead(afdep_host_t *h)
 {
     for (int peer = 0; peer < h->shape->ranks; peer++)
         if (peer != h->rank && !h->fabric->ops->alive(h->fabric, peer)) {
             (void)h->fabric->ops->progress(h->fabric);
-            if (!has_parted(h, peer))
+            if (!has_parted(h, peer) && afdep_fabric_read(h->fabric, afdep_failure_word(peer)) == 0)
                 return peer;
         }
     return -1;
@@ -212,12 +225,11 @@ static afdep_status_t step_all(afdep_host_t *h, int *moved)
     return AFDEP_OK;
 }
 
-/* An error that a step or the fabric returned: those that leave the exchange half done poison the buffer. */
+/* An error that a step or the fabric returned leaves the exchange half done, so it poisons the buffer; one that is not
+   among the fatal ones came out of the transport. */
 static afdep_status_t fail_run(afdep_host_t *h, afdep_status_t status)
 {
-    if (status == AFDEP_ERR_SYSTEM)
-        status = AFDEP_ERR_TRANSPORT;
-    return afdep_status_is_fatal(status) ? afdep_host_poison(h, status, -1) : status;
+    return afdep_host_poison(h, afdep_status_is_fatal(status) ? status : AFDEP_ERR_TRANSPORT, -1);
 }
 
 /* Starts what was issued; AFDEP_AGAIN while some of it is not on its way. */
@@ -234,9 +246,12 @@ afdep_status_t afdep_host_run(afdep_host_t *h)
     int flushed = 0; /* the call's first part may have issued something */
     for (;;) {
         int moved = 0;
+        h->fabric->issued = 0;
         afdep_status_t status = h->fabric->ops->progress(h->fabric);
         if (status == AFDEP_OK)
             status = step_all(h, &moved);
+        /* A step may issue something and then wait: that has to go out too, and is progress. */
+        moved |= h->fabric->issued;
         if (status == AFDEP_OK && (moved || !flushed))
             status = flush(h, &flushed);
         if (status < 0)
@@ -299,9 +314,17 @@ afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *ac
                       h->plane->bucket);
 }
 
-/* Parting: actor->i is the next peer whose closing word is awaited. */
+/* Parting: actor->j is the next peer that is told, actor->i the next whose closing word is awaited. */
 static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
 {
+    for (; actor->j < h->shape->ranks; actor->j++) {
+        if (actor->j == h->rank)
+            continue;
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, actor->j,
+                                                    afdep_closing_word(h->rank), 0, 1);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, actor->j, "room in its queue") : status;
+    }
     for (; actor->i < h->shape->ranks; actor->i++)
         if (actor->i != h->rank && !has_parted(h, actor->i))
             return afdep_host_wait(actor, actor->i, "the closing word");
@@ -311,14 +334,6 @@ static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
 afdep_status_t afdep_host_part(afdep_host_t *h)
 {
     afdep_host_begin(h, "buffer_close", h->started, NULL);
-    for (int peer = 0; peer < h->shape->ranks; peer++) {
-        if (peer == h->rank)
-            continue;
-        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer,
-                                                    afdep_closing_word(h->rank), 0, 1);
-        if (status != AFDEP_OK)
-            return status;
-    }
     afdep_host_add(h, part_step, "part", -1);
     return afdep_host_run(h);
 }

@@ -19,6 +19,7 @@
 #include "fabric/liveness.h"
 #include "fabric/pause.h"
 #include "fabric/round.h"
+#include "fabric/shm_object.h"
 #include "mpi/group_mpi.h"
 #include "mpi/outbox.h"
 
@@ -49,6 +50,17 @@ typedef struct mpi_record {
 
 /* ---- Opening ------------------------------------------------------------------------------------------------- */
 
+/* MPI takes a domain's memory from /dev/shm, and some ranks would hang in the allocation where others find it full. */
+static afdep_status_t check_room(const afdep_fabric_args_t *args)
+{
+    int first = args->group->rank / args->ranks_per_domain * args->ranks_per_domain;
+    uint64_t needed = 0;
+
+    for (int r = first; r < first + args->ranks_per_domain; r++)
+        needed += args->peer_bytes[r];
+    return afdep_shm_room(args->ranks_per_domain, needed);
+}
+
 static afdep_status_t check_args(const afdep_fabric_args_t *args)
 {
     int rank = args->group->rank, size = args->group->size;
@@ -65,7 +77,7 @@ static afdep_status_t check_args(const afdep_fabric_args_t *args)
     if (args->bytes > (uint64_t)PTRDIFF_MAX - (1u << 20))
         return afdep_fail(AFDEP_ERR_MEMORY, "a segment of %llu bytes cannot be addressed",
                           (unsigned long long)args->bytes);
-    return AFDEP_OK;
+    return check_room(args);
 }
 
 /* Local; its failure enters the next round. */
@@ -92,6 +104,8 @@ static afdep_status_t make_domain(mpi_fabric_t *f)
     afdep_status_t status = afdep_mpi_check(MPI_Comm_split(f->group->comm, f->first, f->super.rank, &f->domain),
                                             "MPI_Comm_split");
 
+    if (status == AFDEP_OK)
+        MPI_Comm_set_errhandler(f->domain, MPI_ERRORS_RETURN);
     if (status == AFDEP_OK)
         status = afdep_mpi_check(MPI_Comm_split_type(f->domain, MPI_COMM_TYPE_SHARED, f->super.rank, MPI_INFO_NULL,
                                                      &host), "MPI_Comm_split_type");
@@ -330,8 +344,9 @@ static afdep_outbox_t *box_of(mpi_fabric_t *f, int peer)
 {
     afdep_outbox_t *box = f->boxes[peer];
 
-    if (!afdep_outbox_pending(box))
+    if (!box->listed)
         f->dirty[f->dirty_count++] = peer;
+    box->listed = 1;
     return box;
 }
 
@@ -408,9 +423,11 @@ static afdep_status_t mpi_flush(afdep_fabric_t *fabric)
         status = each_dirty(f, afdep_outbox_start_words);
     if (status == AFDEP_OK)
         status = each_dirty(f, afdep_outbox_complete_words);
-    if (status == AFDEP_OK)
-        f->dirty_count = 0;
-    return status;
+    if (status != AFDEP_OK)
+        return status;
+    while (f->dirty_count > 0)
+        f->boxes[f->dirty[--f->dirty_count]]->listed = 0;
+    return AFDEP_OK;
 }
 
 /* The first makes what has landed visible; the second is what makes MPI look after transfers that need this rank. */

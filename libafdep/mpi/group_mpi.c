@@ -131,6 +131,17 @@ static afdep_status_t duplicate(MPI_Comm comm, afdep_group_mpi_t *g)
     return AFDEP_OK;
 }
 
+/* A rank without memory must not leave the others in the duplication. */
+static afdep_status_t agree_memory(MPI_Comm comm, int mine)
+{
+    int all = 0;
+    afdep_status_t status = afdep_mpi_check(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
+
+    if (status == AFDEP_OK && !all)
+        status = afdep_fail(AFDEP_ERR_MEMORY, "no memory for an MPI group%s", mine ? " on another rank" : "");
+    return status;
+}
+
 afdep_status_t afdep_group_mpi_create(MPI_Comm comm, afdep_group_t *group)
 {
     int initialized = 0, finalized = 0;
@@ -144,9 +155,8 @@ afdep_status_t afdep_group_mpi_create(MPI_Comm comm, afdep_group_t *group)
     if (comm == MPI_COMM_NULL || !group)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "afdep_group_mpi_create needs a communicator and a group to fill in");
     g = calloc(1, sizeof(*g));
-    if (!g)
-        return afdep_fail(AFDEP_ERR_MEMORY, "no memory for an MPI group");
-    status = duplicate(comm, g);
+    if ((status = agree_memory(comm, g != NULL)) == AFDEP_OK)
+        status = duplicate(comm, g);
     if (status != AFDEP_OK) {
         free(g);
         return status;

@@ -34,6 +34,7 @@ typedef struct afdep_outbox_lane {
 typedef struct afdep_outbox {
     MPI_Win window;
     int peer;
+    int listed;            /* the fabric has it among those to flush */
     int puts;              /* rows since the last completion */
     int count;             /* words queued */
     uint64_t completions;  /* MPI_Win_flush calls so far */

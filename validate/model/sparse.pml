@@ -1,34 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why every place of the sparse directional protocol may be written again, as a model for spin: sparse dispatch, sparse
- * combine, the done witness and the words inside an FFN domain. Two rails with one source each, one FFN domain of two ranks,
- * C channels of one slot (so token i of an exchange rides channel i), one plane. scripts/model runs it and lists what may
- * be planted; docs/protocol.md says what it showed. What is modelled is libafdep/host/.
+ * Why every place of the sparse directional protocol may be written again, as a model for spin: sparse dispatch,
+ * sparse combine, the done witness and the words inside an FFN domain. Two rails with one source each, one FFN domain
+ * of two ranks, C channels of one slot (so token i of an exchange rides channel i), one plane. This file holds lanes,
+ * places and the network, ranks.pml the ranks. scripts/model runs it; docs/protocol.md says what it showed.
  *
  *   C      channels, 1 or 2
- *   N      exchanges; 0: for ever
+ *   N      exchanges, 1 to 3; 0: for ever
  *   FINE   does not merge steps (see Steps)
  *
- * Places. A place (slot or word) holds the number of the exchange that was written into it, and 0 once its reader is done
- * with it. So "not 0" is "unread", whatever lands on that is a violation, and all stale values are one value. Nothing tells
- * less than in the code: a reader compares a tag with its own exchange only, and a tail, cumulative there, is read as
- * the difference to a shadow. Row counts and extents are sets of tokens here.
+ * What an exchange brings is chosen freely: each source has 0 to C tokens, and each token needs its rail's FFN rank,
+ * the other one, both, or none of this domain. No choice is left out for symmetry.
  *
- * Lanes. What is sent enters the queue of its lane, and the network lands the lanes' heads in any order. A queue holds what
- * a right protocol can have under way; spin reports a send that would block.
+ * Places. A place (slot or word) holds the number of the exchange that was written into it, and 0 once its reader is
+ * done with it. So "not 0" is "unread", whatever lands on that is a violation, and all stale values are one value.
+ * Readers in the code can tell no more apart: they compare a tag with their own exchange, and read a cumulative tail
+ * as its difference to a shadow. Row counts and extents are sets of tokens here.
  *
- * For ever. With N = 0 numbers repeat after four exchanges, so that the states are finite. They are unambiguous as long as
- * no two ranks are more than one exchange apart (the ghosts assert it), and the parity is kept.
+ * Lanes. What is sent enters the queue of its lane, and the network lands the lanes' heads in any order. A queue
+ * holds what a right protocol can have under way; spin reports a send that finds it full.
  *
- * Steps. A rank learns from others by reading a word and tells others by sending.
- * - A send may move up to the step before it: being sent late and landing late look alike to everybody else.
- * - A read that unlocks no send may move down to the next step: if something could land on the place in between, it can
- *   do so before the moved read as well, and is then a violation, because the place counts as unread.
- * - A row may land together with the word that publishes it: nobody reads the row before that word, and the word
- *   is in the queue behind it, or will be without any other rank's help (end of forwarding), so it can follow at once.
- * Hence a step waits for words, reads, and sends, as one d_step, and rows land with their word. FINE undoes all of it but the
- * first, where the second keeps a read apart from its wait too: scripts/model runs both where both end in time.
- * What a source does not tell apart is not modelled: weights, experts within a rank, the order of reads in collect.
+ * For ever. With N = 0 numbers repeat after four exchanges, so that the states are finite. The numbers are
+ * unambiguous as long as no two ranks of a rail or domain are more than one exchange apart, which is asserted, and
+ * they keep the parity.
+ *
+ * Steps. A rank learns from others by reading a word and tells others by sending. Three reductions keep the states
+ * few:
+ * 1. A send belongs to the step before it. Being sent late and landing late look alike to everybody else.
+ * 2. A read that unlocks no send belongs to the step after it. What could land on its place in between can also land
+ *    before the moved read, and is a violation then, because the place still counts as unread.
+ * 3. A row lands together with the word that publishes it, and rows for the other rank are sent at the end of
+ *    forwarding. Nobody reads a row before its word; and from where a row could land on an unread place, its word can
+ *    be sent and land without a step of that place's reader (the tails that forwarding still waits for left the
+ *    source together with the row), so the violation stays within reach.
+ * So a step waits for words, reads and sends, as one d_step: it has one outcome and never blocks behind its first
+ * statement. FINE takes 2 and 3 back; scripts/model runs it too.
+ *
+ * Not modelled: several slots per channel, several domains, several planes, progress tails, the arithmetic of tails,
+ * the dense arm, failures.
  */
 
 #ifndef C
@@ -68,12 +77,13 @@
 #define ENTRY(rail, n) (2 * (rail) + (n) % 2)
 #endif
 
+/* buffer_close waits for the last witness in any case. */
 #if defined(NO_WITNESS)
 #define WITNESS_AWAITED false
 #elif defined(SILENT_NOT_AWAITED)
-#define WITNESS_AWAITED (needs != 0)
+#define WITNESS_AWAITED (needs != 0 || AFTER(NOW) == END)
 #elif defined(ONLY_SILENT_AWAITED)
-#define WITNESS_AWAITED (needs == 0)
+#define WITNESS_AWAITED (needs == 0 || AFTER(NOW) == END)
 #else
 #define WITNESS_AWAITED true
 #define WITNESS_READ /* each witness is read before the next is due */
@@ -105,7 +115,7 @@ mtype = { ROW, WORD, PARTIAL, REPLY };
 chan count_lane[2] = [2] of { byte, byte };                 /* to the FFN rank: exchange, T */
 chan rail_lane[2 * C] = [4] of { mtype, byte, byte };       /* ROW: exchange, needs; WORD, the finish tail: rows */
 chan domain_lane[2] = [4 * C + 4] of { mtype, byte, byte }; /* to the FFN rank, from the other: exchange, token(s) */
-chan witness_lane[2] = [2] of { byte };                     /* to the source: exchange */
+chan witness_lane[2] = [3] of { byte };                     /* to the source: exchange */
 chan reply_lane[2 * C] = [2] of { mtype, byte, byte };      /* ROW: exchange, ranks summed; WORD, the combine tail */
 
 /* ---- Places at the FFN rank [rail] ---- */
@@ -129,11 +139,12 @@ byte combine_tail[2 * C];
 
 byte source_at[2], ffn_at[2]; /* which exchange each rank is in */
 byte ended;                   /* ranks that went through all of them */
-hidden byte e, v;             /* scratch within a d_step */
+hidden byte e, v, leftover;   /* scratch within a d_step */
 hidden mtype k;
 
 /* ---- The network. Every place is asserted to be free of unread contents when something lands on it ---- */
 
+/* Whether a landing ends with this kind. */
 #ifdef FINE
 #define LANDED(kind) true
 #else
@@ -246,7 +257,7 @@ inline land_reply(lane)
 
 active proctype network()
 {
-end: /* may rest for ever */
+end: /* may rest */
     do
     :: land_count(0)
     :: land_count(1)

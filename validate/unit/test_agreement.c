@@ -191,6 +191,47 @@ static void test_claims(void **state)
         fail_msg("%s", failed);
 }
 
+/* Rank 0 of another build: its lines have neither this build's names nor its form. A claim's lines stand behind magic,
+   status and sentence. */
+#define CLAIM_LINES 520
+
+static afdep_status_t gather_foreign(void *context, const void *send, void *recv, size_t bytes)
+{
+    for (size_t rank = 0; rank < 2; rank++)
+        memcpy((char *)recv + rank * bytes, send, bytes);
+    memset((char *)recv + CLAIM_LINES, 0, bytes - CLAIM_LINES);
+    memcpy((char *)recv + CLAIM_LINES, context, strlen(context));
+    return AFDEP_OK;
+}
+
+static afdep_status_t no_barrier(void *context)
+{
+    (void)context;
+    return AFDEP_OK;
+}
+
+static void test_foreign_claims(void **state)
+{
+    static const char *const foreign[] = { "", "\n", "of another form\nand more\n", "ffn_ranks\nhidden=3\n", "=" };
+    afdep_config_t config = agreed;
+    afdep_settings_t settings;
+    (void)state;
+    config.ffn_ranks = config.ranks_per_domain = 1;
+    assert_int_equal(afdep_settings_resolve(&config, 2, &settings), AFDEP_OK);
+    for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++) {
+        afdep_group_t group = AFDEP_GROUP_INIT;
+        group.rank = 1;
+        group.size = 2;
+        group.context = (void *)(uintptr_t)foreign[i];
+        group.allgather = gather_foreign;
+        group.barrier = no_barrier;
+        assert_int_equal(afdep_agree(&group, AFDEP_OK, &settings, "shm"), AFDEP_ERR_AGREEMENT);
+        /* One line, which says nothing of rank 0 where it said nothing. */
+        assert_null(strchr(afdep_last_error(), '\n'));
+        assert_non_null(strstr(afdep_last_error(), ": rank 0 says , rank 1 says "));
+    }
+}
+
 /* The group stands after a refused opening: the next one on it succeeds. */
 static const char *again_rank(const afdep_group_t *group, void *context)
 {
@@ -224,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_rank_takes_all_along),
         cmocka_unit_test(test_missing_arguments_take_all_along),
         cmocka_unit_test(test_claims),
+        cmocka_unit_test(test_foreign_claims),
         cmocka_unit_test(test_the_group_outlives_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -392,6 +392,12 @@ static void test_config_struct(void **state)
     REFUSED(&old, WORLD, AFDEP_ERR_ARGUMENT, "struct_size is 0");
     old.struct_size = SIZE_MAX; /* never set: must not be read that far */
     REFUSED(&old, WORLD, AFDEP_ERR_ARGUMENT, "which no version has");
+    /* One that ends inside a pointer must not have it taken for a whole one. */
+    old = plain();
+    old.backend = "host";
+    for (old.struct_size = offsetof(afdep_config_t, backend) + 1;
+         old.struct_size < offsetof(afdep_config_t, backend) + sizeof(old.backend); old.struct_size++)
+        REFUSED(&old, WORLD, AFDEP_ERR_ARGUMENT, "which no version has");
 }
 
 #define TAIL 32

@@ -209,11 +209,37 @@ static void test_wrap(void **state)
             }
 }
 
+/* More rows on a channel, and at a rank, than any actor takes in one step. */
+static void test_more_rows_than_a_step(void **state)
+{
+    (void)state;
+    for (int per_domain = 2; per_domain <= 6; per_domain += 4)
+        for (int dense = 0; dense < 2; dense++) {
+            exchange_case_t c = { .name = "many rows", .ffn = 2, .attention = 4, .per_domain = per_domain,
+                                  .experts = 8, .top_k = 2, .hidden = 256, .capacity = 600, .num_sms = 1,
+                                  .stagger = !dense, .sparse_dispatch = !dense, .sparse_combine = !dense,
+                                  .fp8 = dense, .exchanges = 6 };
+            run_case(&c);
+        }
+}
+
+static void test_more_targets_than_channels(void **state)
+{
+    (void)state;
+    for (int per_domain = 1; per_domain <= 16; per_domain += 15) {
+        exchange_case_t c = { .name = "many targets", .ffn = 14, .attention = 2, .per_domain = per_domain,
+                              .experts = 28, .top_k = 16, .hidden = 256, .capacity = 9, .num_sms = 1, SPARSE,
+                              .exchanges = 6 };
+        run_case(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layouts),  cmocka_unit_test(test_domains),   cmocka_unit_test(test_toggles),
         cmocka_unit_test(test_numerics_flags), cmocka_unit_test(test_in_flight), cmocka_unit_test(test_wrap),
+        cmocka_unit_test(test_more_rows_than_a_step), cmocka_unit_test(test_more_targets_than_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

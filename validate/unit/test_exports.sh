@@ -11,7 +11,7 @@ fi
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
 # What libafdep-mpi takes from libafdep beyond the public headers.
-borrowed="afdep_fail afdep_liveness_alive afdep_liveness_close afdep_liveness_open afdep_round_gather"
+borrowed="afdep_fail afdep_liveness_alive afdep_liveness_close afdep_liveness_open afdep_round_gather afdep_shm_room"
 
 cat "$top"/libafdep/include/afdep/afdep.h "$top"/libafdep/include/afdep/group.h "$top"/libafdep/include/afdep/status.h |
     sed -n 's/^AFDEP_EXPORT .*[ *]\(afdep_[a-z_0-9]*\)(.*/\1/p' | sort >"$scratch/declared"

@@ -40,6 +40,7 @@ typedef enum point { BEFORE_FIRST, BETWEEN, BEFORE_CLOSE, NOBODY_CALLS } point_t
 
 /* Shared by all processes of a case. */
 typedef struct kill_case {
+    int orphan; /* the victim leaves a forked child behind, which holds all its descriptors */
     int victim, per_domain, stuck; /* stuck: a rank that lives and does not call, -1: none */
     point_t point;
     atomic_ullong died_ms;
@@ -57,6 +58,10 @@ static unsigned long long now_ms(void)
 
 static void die(kill_case_t *c)
 {
+    if (c->orphan && fork() == 0) {
+        sleep(PATIENCE_MS / 1000 + 2);
+        _exit(0);
+    }
     atomic_store(&c->died_ms, now_ms());
     kill(getpid(), SIGKILL);
     _exit(99);
@@ -211,6 +216,15 @@ static void test_waiting_for_a_live_neighbour(void **state)
         }
 }
 
+/* Engines fork: a lock that a child still holds does not keep its dead parent alive. */
+static void test_leaving_a_child(void **state)
+{
+    (void)state;
+    kill_case_t *c = new_case(3, 2, BETWEEN);
+    c->orphan = 1;
+    run(c);
+}
+
 /* ---- Opening ------------------------------------------------------------------------------------------------- */
 
 #define OPENERS 4
@@ -327,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_in_the_middle),
         cmocka_unit_test(test_before_closing),
         cmocka_unit_test(test_waiting_for_a_live_neighbour),
+        cmocka_unit_test(test_leaving_a_child),
         cmocka_unit_test(test_while_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

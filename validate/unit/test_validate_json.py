@@ -78,12 +78,25 @@ SCREEN = {
 VALIDATION = dict(HEAD, schema="afdep-validation/1", summary={"passed": 1, "failed": 0, "skipped": 0}, cases=[
     {"name": "a", "suite": "quick", "result": "passed", "seconds": 0.1, "exchanges": 3, "seed": 1}])
 TRACE = {"schema": "afdep-trace/1", "top_k": 2, "num_experts": 8, "ids": [[0, 1], [-1, 7]], "weights": [[0.5, 0.5]]}
-GOOD = {"scenario": SCENARIO, "benchmark": BENCHMARK, "benchmarks": BENCHMARKS, "screen": SCREEN,
+FAULT = {
+    "schema": "afdep-fault/1", "name": "q", "seed": 1, "faults": [
+        {"kind": "delay", "where": {"rank": 0, "what": "combine"}, "when": {"after": 3}, "amount_us": 200},
+        {"kind": "slow-actor", "where": {"duty": "forward", "channel": 1}, "amount_us": 200},
+        {"kind": "kill", "where": {"duty": "collect"}}, {"kind": "corrupt", "bit": -1}]}
+GOOD = {"scenario": SCENARIO, "fault": FAULT, "benchmark": BENCHMARK, "benchmarks": BENCHMARKS, "screen": SCREEN,
         "validation": VALIDATION, "trace": TRACE}
 DROP = object()
 
 # (schema, path to what is changed, new value or DROP, place that must be named)
 BAD = [
+    ("fault", ["schema"], "afdep-fault/2", "$.schema"),
+    ("fault", ["faults"], [], "$.faults"),
+    ("fault", ["faults", 0, "amount_us"], DROP, "$.faults[0]"),
+    ("fault", ["faults", 0, "bit"], 1, "$.faults[0]"),
+    ("fault", ["faults", 0, "where", "duty"], "forward", "$.faults[0]"),
+    ("fault", ["faults", 0, "where", "what"], "tail", "$.faults[0]"),
+    ("fault", ["faults", 1, "where", "duty"], "forwards", "$.faults[1]"),
+    ("fault", ["faults", 3, "kind"], "smash", "$.faults[3]"),
     ("scenario", ["schema"], "afdep-scenario/99", "$.schema"),
     ("scenario", ["extra"], 1, "$.extra"),
     ("scenario", ["capacity"], DROP, "$.capacity"),
@@ -206,6 +219,10 @@ def test_scenarios():
     done = subprocess.run([sys.executable, PROGRAM, schema_file("scenario")] + files, capture_output=True, text=True,
                           timeout=60)
     check("scenario files fit their schema", done.returncode == 0, done.stdout + done.stderr)
+    faults = glob.glob(os.path.join(SCENARIOS, "faults", "*.json"))
+    done = subprocess.run([sys.executable, PROGRAM, schema_file("fault")] + faults, capture_output=True, text=True,
+                          timeout=60)
+    check("fault files fit their schema", done.returncode == 0 and len(faults) >= 8, done.stdout + done.stderr)
     for file in files:
         name = os.path.basename(file)[:-len(".json")]
         with open(file, encoding="utf-8") as opened:

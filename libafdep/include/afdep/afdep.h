@@ -15,6 +15,7 @@
  *
  * Threads: a buffer is used by one thread at a time. Host backend: calls return when their part is done; pointers
  * handed in may be reused once the call returns, `stream` is NULL. Nothing is allocated between opening and closing.
+ * `rows` and `out` tensors are 16-byte aligned. Segments are backed as they are first touched.
  * Nothing prints, exits or aborts; errno is preserved.
  */
 #ifndef AFDEP_AFDEP_H
@@ -105,7 +106,8 @@ typedef struct afdep_config {
                             AFDEP_DEFAULT, AFDEP_DEFAULT, 0, 0, 0 }
 
 /*
- * Memory of a configuration, in bytes, before anything is opened. All values are exact for the host backend.
+ * Memory of a configuration, in bytes, before anything is opened. Segments, rows and tensors are exact on the fabrics shm
+ * and mpi, which size segments by role; bookkeeping leaves out the tables of the fabric (a few KB per peer).
  */
 typedef struct afdep_memory {
     size_t struct_size;
@@ -140,8 +142,9 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_open(const afdep_group_t *group, const 
                                               afdep_buffer_t **buffer);
 
 /*
- * Collective on a healthy buffer: waits for the last witnesses, passes a barrier over the fabric, and frees. Local
- * after a fatal error. Always frees; NULL is allowed. Returns OK, or what kept the ranks from parting in order
+ * Collective on a healthy buffer: waits for the last witnesses, passes a barrier over the fabric, and frees. Several
+ * buffers are closed in the same order on all ranks. Local after a fatal error. A buffer belongs to the process that opened
+ * it: a child that was forked and did not exec must not touch it. Always frees; NULL is allowed. Returns OK, or what kept the ranks from parting in order
  * (ORDER: a dispatch was left unmatched; TIMEOUT, PEER).
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);
@@ -178,7 +181,7 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afde
  */
 typedef struct afdep_counters {
     size_t struct_size;
-    uint64_t puts;          /* rows written to the peer */
+    uint64_t puts;          /* rows (and extents of rows, inside an FFN domain) written to the peer */
     uint64_t put_bytes;     /* bytes of those rows */
     uint64_t finish_tails;
     uint64_t count_words;
@@ -213,7 +216,7 @@ typedef struct afdep_dispatch {
  * the exchange `in_flight` ago. At most `in_flight` dispatches may be without their collect.
  * Returns ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and
  * is collected as usual; afdep_last_error() names token and slot.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, POISONED.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
                                                   afdep_stream_t stream);
@@ -234,7 +237,7 @@ typedef struct afdep_collect {
 /*
  * Attention rank. Waits for the replies to the oldest dispatch not yet collected and sums them: [T, H] BF16 in token
  * order. A token none of whose choices were served is +0.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, POISONED.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *collect,
                                                  afdep_stream_t stream);
@@ -260,7 +263,9 @@ typedef struct afdep_receive {
     int64_t rows_capacity;
     int32_t *host_counts;     /* [E/F], with read_host_counts: aligned per-expert counts; may be NULL */
     /* With read_host_counts, called with the number of rows R once it is known, to set the five tensor fields and
-       rows_capacity of this struct; any return but OK is returned from worker_receive, which may be called again. */
+       rows_capacity of the struct that it is given: the library's copy, valid during the call; the fields come back in the
+       caller's own. A status other than OK, which must not be a fatal one, is returned from worker_receive, which may be
+       called again. */
     afdep_status_t (*allocate)(void *context, int64_t rows, struct afdep_receive *receive);
     void *allocate_context;
     /* out */
@@ -293,7 +298,7 @@ typedef struct afdep_reply {
  * FFN rank. Sums, per token, the rows of this rank's experts and sends the sums on their way back. Called for every
  * exchange, also when no row was received.
  * Errors that change nothing: ARGUMENT (a receipt that is not the next one's), ROLE, ORDER. Fatal: TIMEOUT, PEER,
- * PROTOCOL, POISONED.
+ * PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afdep_reply_t *reply,
                                                afdep_stream_t stream);

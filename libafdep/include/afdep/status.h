@@ -34,7 +34,7 @@ typedef enum afdep_status {
     AFDEP_ERR_BOOTSTRAP = -22, /* the group could not meet: an address, a missing rank, a stranger, a deadline */
     AFDEP_ERR_AGREEMENT = -23, /* ranks resolved different settings; every rank gets this */
 
-    /* The exchange ran to its end everywhere; the input was not what it should have been. */
+    /* The exchange goes on everywhere, and is completed as usual; the input was not what it should have been. */
     AFDEP_ERR_ROUTE = -40, /* an expert id was outside [0, E) or repeated, and was treated as -1 */
 
     /* The buffer refuses further exchanges; afdep_buffer_close() is all that is left. */
