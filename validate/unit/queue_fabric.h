@@ -60,7 +60,7 @@ static void queue_go(queue_fabric_t *f, int peer)
 
 static afdep_status_t queue_add(queue_fabric_t *f, int peer, int room, const queue_message_t *m)
 {
-    if (f->peers[peer].count + room > queue_depth) {
+    if (f->peers[peer].count + room > queue_depth || rand_r(&f->random) % 4 == 0) { /* also the first and only one */
         atomic_fetch_add(&queue_refusals, 1);
         return AFDEP_AGAIN;
     }
@@ -90,9 +90,13 @@ static afdep_status_t queue_signal(afdep_fabric_t *s, int lane, int peer, uint64
 static afdep_status_t queue_put_signal(afdep_fabric_t *s, int lane, int peer, uint64_t offset, const void *src,
                                        size_t bytes, uint64_t word, uint64_t old_value, uint64_t new_value)
 {
-    queue_message_t m = { lane, 0, offset, 0, 0, src, bytes };
-    afdep_status_t status = queue_add((queue_fabric_t *)s, peer, 2, &m);
-    return status == AFDEP_OK ? queue_signal(s, lane, peer, word, old_value, new_value) : status;
+    queue_fabric_t *f = (queue_fabric_t *)s;
+    queue_message_t row = { lane, 0, offset, 0, 0, src, bytes };
+    afdep_status_t status = queue_add(f, peer, 2, &row);
+    if (status == AFDEP_OK)
+        f->peers[peer].messages[f->peers[peer].count++] =
+            (queue_message_t){ lane, 1, word, old_value, new_value, NULL, 0 };
+    return status;
 }
 
 static uint64_t queue_read(afdep_fabric_t *s, uint64_t offset)

@@ -13,6 +13,7 @@
 #include "validate/exchanger.h"
 #include "validate/unit/crowd.h"
 #include "validate/unit/queue_fabric.h"
+#include "validate/unit/rig.h"
 
 typedef struct queue_case {
     int ffn, attention, per_domain, sparse, in_flight;
@@ -81,8 +82,40 @@ static void test_some_windows(void **state)
     run_all(5, 1);
 }
 
+/* Rank 0 was given another bucket and gives up: its word of that finds its way out of the queues to every peer. */
+static const char *failing_rank(const afdep_group_t *group, void *context)
+{
+    (void)context;
+    afdep_group_t queued = *group;
+    afdep_config_t config = rig_config(2, 2, 3000);
+    afdep_status_t status;
+    queued.fabrics = &queue_provider;
+    rig_t *rig = rig_open(&queued, &config, &status);
+    if (!rig)
+        return crowd_say("open: %s", afdep_last_error());
+    status = rig_first(rig, rig->rank ? RIG_CAPACITY : 1, RIG_CAPACITY);
+    status = status == AFDEP_OK ? rig_second(rig) : status;
+    const char *failed = NULL;
+    if (status != (rig->rank ? AFDEP_ERR_PEER : AFDEP_ERR_PROTOCOL))
+        failed = crowd_say("%s: %s", afdep_status_string(status), afdep_last_error());
+    (void)rig_close(rig);
+    return failed;
+}
+
+static void test_failures_find_room(void **state)
+{
+    (void)state;
+    queue_windows = 0;
+    for (queue_depth = 2; queue_depth <= QUEUE_MOST; queue_depth += 3) {
+        const char *failed = crowd_run(6, failing_rank, NULL);
+        if (failed)
+            fail_msg("depth %d: %s", queue_depth, failed);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_depths), cmocka_unit_test(test_some_windows) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_depths), cmocka_unit_test(test_some_windows),
+                                        cmocka_unit_test(test_failures_find_room) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

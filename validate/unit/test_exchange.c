@@ -13,6 +13,11 @@
 
 #include "validate/exchanger.h"
 #include "validate/unit/crowd.h"
+#include "validate/unit/rig.h"
+
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 typedef struct exchange_case {
     const char *name;
@@ -103,6 +108,9 @@ static const char *exchange_rank(const afdep_group_t *group, void *context)
             afdep_exchanger_second(&x[second % in_flight], &plans[second % in_flight]) != AFDEP_OK)
             failed = crowd_say("%s, exchange %d: %s", c->name, second, x[second % in_flight].why);
     }
+    afdep_buffer_info_t info = { .struct_size = sizeof(info) };
+    if (!failed && (afdep_buffer_info(buffer, &info) != AFDEP_OK || info.exchanges != (uint64_t)c->exchanges))
+        failed = crowd_say("%s: %llu exchanges are counted", c->name, (unsigned long long)info.exchanges);
     for (int g = 0; g < in_flight; g++)
         afdep_exchanger_free(&x[g]);
     if (afdep_buffer_close(buffer) != AFDEP_OK && !failed)
@@ -234,12 +242,61 @@ static void test_more_targets_than_channels(void **state)
     }
 }
 
+#ifdef __SSE__
+#define HOSTILE_MXCSR (0x1F80u | 0x8040u | 0x2000u) /* flush to zero, denormals are zero, round down */
+
+/* Denormal rows sum to what they should whatever the caller's floating-point environment is, and it stays his. */
+static const char *flushing_rank(const afdep_group_t *group, void *context)
+{
+    const int *per_domain = context;
+    afdep_config_t config = rig_config(2, *per_domain, 20000);
+    afdep_status_t status;
+    rig_t *rig = rig_open(group, &config, &status);
+    const char *failed = NULL;
+    if (!rig)
+        return crowd_say("open: %s", afdep_last_error());
+    for (int t = 0; t < RIG_CAPACITY; t++)
+        for (int i = 0; i < RIG_HIDDEN; i++)
+            rig->x[t][i] = 1; /* the smallest there is */
+    _mm_setcsr(HOSTILE_MXCSR);
+    status = rig_first(rig, RIG_CAPACITY, RIG_CAPACITY);
+    status = status == AFDEP_OK ? rig_second(rig) : status;
+    unsigned after = _mm_getcsr() & ~0x3Fu;
+    _mm_setcsr(0x1F80);
+    if (status != AFDEP_OK)
+        failed = crowd_say("%s", afdep_last_error());
+    else if (after != HOSTILE_MXCSR)
+        failed = crowd_say("MXCSR is 0x%x after the calls", after);
+    for (int t = 0; t < RIG_CAPACITY && !rig->ffn && !failed; t++)
+        if (rig->out[t][0] != RIG_TOP_K || rig->out[t][RIG_HIDDEN - 1] != RIG_TOP_K)
+            failed = crowd_say("token %d is 0x%04x", t, rig->out[t][0]);
+    (void)rig_close(rig);
+    return failed;
+}
+#endif
+
+static void test_callers_floating_point_environment(void **state)
+{
+    (void)state;
+#ifdef __SSE__
+    for (int per_domain = 0; per_domain <= 2; per_domain += 2) {
+        const char *failed = crowd_run(6, flushing_rank, &per_domain);
+        if (failed)
+            fail_msg("%s", failed);
+    }
+#else
+    print_message("skipped: no way to flush denormals is known for this processor\n");
+    skip();
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layouts),  cmocka_unit_test(test_domains),   cmocka_unit_test(test_toggles),
         cmocka_unit_test(test_numerics_flags), cmocka_unit_test(test_in_flight), cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_more_rows_than_a_step), cmocka_unit_test(test_more_targets_than_channels),
+        cmocka_unit_test(test_callers_floating_point_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

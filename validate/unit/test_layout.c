@@ -348,6 +348,13 @@ static void test_overflow_is_refused(void **state)
     s = shape_of(1 << 20, 1 << 20, 1 << 21, 32, INT32_MAX, 1024);
     s.hidden = 1 << 20;
     assert_int_not_equal(afdep_layout_init(&l, &s), 0);
+    /* The plane of one role alone does not fit. */
+    s = shape_of(1 << 20, 1, (1 << 20) + 1, 32, INT32_MAX, 1024);
+    s.hidden = 1 << 20;
+    assert_int_not_equal(afdep_layout_init(&l, &s), 0);
+    s = shape_of(1, 1 << 20, (1 << 20) + 1, 32, INT32_MAX, 1024);
+    s.hidden = 1 << 20;
+    assert_int_not_equal(afdep_layout_init(&l, &s), 0);
     /* One plane fits into 63 bits, four do not. */
     s = shape_of(2, 1 << 10, 2, 32, 1 << 21, 1);
     s.hidden = 1 << 20;

@@ -62,12 +62,13 @@ typedef struct bed {
     afdep_collect_t collect;
 } bed_t;
 
-static bed_t *lay(int rank, int per_domain, int dense, int experts)
+static bed_t *lay_planes(int rank, int per_domain, int dense, int experts, int in_flight)
 {
     uint64_t bytes[RANKS];
     bed_t *b = calloc(1, sizeof(*b));
     afdep_config_t c = rig_config(FFN, per_domain, 5);
     c.num_experts = experts;
+    c.in_flight = in_flight;
     c.stagger = c.sparse_dispatch = c.sparse_combine = dense ? AFDEP_OFF : AFDEP_ON;
     assert_non_null(b);
     assert_int_equal(afdep_settings_resolve(&c, RANKS, &b->settings), AFDEP_OK);
@@ -80,6 +81,11 @@ static bed_t *lay(int rank, int per_domain, int dense, int experts)
     afdep_host_prepare_segment(b->h, b->h->fabric->base);
     b->rig = rig_new(rank, rank < FFN);
     return b;
+}
+
+static bed_t *lay(int rank, int per_domain, int dense, int experts)
+{
+    return lay_planes(rank, per_domain, dense, experts, 1);
 }
 
 /* After a call of the host's own close, which frees the rank. */
@@ -465,6 +471,42 @@ static void test_words_and_rows_at_a_source(void **state)
     RUN_ALL(2, 2, 1, &right, source_wrongs);
 }
 
+/* Closing waits for the last witness of every plane and target; `late` is the plane whose last one has not come. */
+static void run_drain(int per_domain, int late)
+{
+    bed_t *b = lay_planes(2, per_domain, 0, RIG_EXPERTS, 2);
+    const afdep_plane_layout_t *l = &b->settings.layout.attention;
+    const afdep_dispatch_t d = rig_dispatch_args(b->rig, BUCKET, 0);
+    for (int n = 0; n < 2; n++)
+        assert_int_equal(run_begun(b, afdep_host_begin_dispatch(b->h, &d, NULL)), AFDEP_OK);
+    for (int n = 0; n < 2; n++) {
+        b->collect = (afdep_collect_t)AFDEP_COLLECT_INIT;
+        assert_int_equal(run_begun(b, afdep_host_begin_collect(b->h, &b->collect, NULL)), AFDEP_OK);
+    }
+    int targets = (int)b->h->targets;
+    for (int g = 0; g < 2; g++)
+        for (int target = 0; target < targets; target++) {
+            uint64_t word = afdep_word(g == late && target == targets - 1 ? (uint32_t)g - 1 : (uint32_t)g + 1, 0);
+            memcpy(b->h->fabric->base + b->h->planes[g].base + afdep_at_witness(l, target), &word, sizeof(word));
+        }
+    for (int r = 0; r < RANKS; r++)
+        b->h->fabric->base[afdep_closing_word(r)] = 1;
+    assert_int_equal(afdep_backend_host.close(b->h), late < 0 ? AFDEP_OK : AFDEP_ERR_TIMEOUT);
+    if (late >= 0)
+        assert_non_null(strstr(afdep_last_error(), per_domain ? "waited for the last done witness of rank 0"
+                                                              : "waited for the last done witness of rank 1"));
+    lift_closed(b);
+}
+
+static void test_closing_drains_every_plane(void **state)
+{
+    (void)state;
+    for (int late = -1; late < 2; late++) {
+        run_drain(0, late);
+        run_drain(2, late);
+    }
+}
+
 /* ---- Failures and death -------------------------------------------------------------------------------------- */
 
 static uint64_t failure(int status, int culprit)
@@ -567,6 +609,37 @@ static void test_a_late_death(void **state)
     lift(b);
 }
 
+/* Rank 4's farewell is on its way when it is found gone: it is seen before anybody is called dead. */
+static int gone;
+
+static int alive_until_asked(afdep_fabric_t *f, int peer)
+{
+    gone |= peer == 4;
+    return mortal_ops->alive(f, peer) && peer != 4;
+}
+
+static afdep_status_t progress_with_farewell(afdep_fabric_t *f)
+{
+    f->base[afdep_closing_word(4)] = (unsigned char)gone;
+    return mortal_ops->progress(f);
+}
+
+static void test_a_farewell_on_its_way(void **state)
+{
+    (void)state;
+    bed_t *b = lay(0, 2, 0, RIG_EXPERTS);
+    mortal_ops = b->h->fabric->ops;
+    afdep_fabric_ops_t ops = *mortal_ops;
+    ops.alive = alive_until_asked;
+    ops.progress = progress_with_farewell;
+    b->h->fabric->ops = &ops;
+    gone = 0;
+    b->receive = rig_receive_args(b->rig, BUCKET);
+    assert_int_equal(run_begun(b, afdep_host_begin_receive(b->h, &b->receive, NULL)), AFDEP_ERR_TIMEOUT);
+    b->h->fabric->ops = mortal_ops;
+    lift(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,9 +648,11 @@ int main(void)
         cmocka_unit_test(test_an_expert_twice),
         cmocka_unit_test(test_a_tail_that_goes_back),
         cmocka_unit_test(test_words_and_rows_at_a_source),
+        cmocka_unit_test(test_closing_drains_every_plane),
         cmocka_unit_test(test_failure_words),
         cmocka_unit_test(test_death_and_parting),
         cmocka_unit_test(test_a_late_death),
+        cmocka_unit_test(test_a_farewell_on_its_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -439,6 +440,14 @@ static void test_no_room_is_said_before_it_kills(void **state)
     fail_together(&o, AFDEP_ERR_MEMORY, "need 4503599627370496 bytes and /dev/shm has ");
     o.bytes = UINT64_MAX - 100;
     fail_together(&o, AFDEP_ERR_MEMORY, "larger than can be counted");
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 1 << 20; /* beyond it, growing the segment would end the process */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    o.bytes = 2 << 20;
+    fail_together(&o, AFDEP_ERR_MEMORY, "file size limit is 1048576");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
 /* ---- Liveness ---------------------------------------------------------------------------------------------------- */
