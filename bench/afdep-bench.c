@@ -19,6 +19,7 @@
 #include "bench/bench_measure.h"
 #include "bench/bench_print.h"
 #include "bench/bench_record.h"
+#include "validate/staged.h"
 
 /* What rank 0 keeps of the run; nothing at other ranks. */
 typedef struct output {
@@ -179,6 +180,7 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
     char why[1024];
     int rank = 0;
     int size = afdep_world_begin(&argc, &argv, &rank, why, sizeof(why));
+    afdep_staged_begin(size == 1);
     if (size == 0) {
         fprintf(stderr, "afdep-bench: %s\n", why);
         return 1;

@@ -120,5 +120,7 @@ const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *pla
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return &afdep_bench_alltoallv;
 #endif
-    return plan->protocol == AFDEP_BENCH_SPARSE || plan->protocol == AFDEP_BENCH_DENSE ? &afdep_bench_library : NULL;
+    if (plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)
+        return NULL;
+    return plan->common.backend ? &afdep_bench_cuda : &afdep_bench_library;
 }

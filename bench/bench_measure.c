@@ -144,6 +144,28 @@ static int64_t timed_loop(timed_t *t, afdep_reservoir_t *reservoir)
     }
 }
 
+/* Timed on the device, many exchanges to a sample: the clock stands around a run of replays. */
+#define REPLAYS 20
+#define DEVICE_SAMPLES 20
+
+static int64_t replayed_loop(timed_t *t, afdep_reservoir_t *reservoir)
+{
+    afdep_bench_rank_t *rank = t->rank;
+    afdep_status_t status = AFDEP_OK;
+    int pairs = rank->ops->record(rank->path, rank->plan->view && rank->info.source_view, &status);
+    afdep_bench_must(rank, status, "record");
+    int64_t asked = rank->plan->iterations, samples = asked ? (asked - 1) / (pairs * REPLAYS) + 1 : DEVICE_SAMPLES;
+    for (int64_t i = -1; i < samples; i++) { /* the first one warms up */
+        double us = 0;
+        afdep_bench_align(rank, 1);
+        int64_t start = now_ns();
+        afdep_bench_must(rank, rank->ops->replay(rank->path, REPLAYS, &us), "replay");
+        if (i >= 0)
+            afdep_reservoir_add(reservoir, start, (int64_t)(us * 1000 + 0.5));
+    }
+    return samples * pairs * REPLAYS;
+}
+
 /* ---- Over the ranks ---------------------------------------------------------------------------------------------- */
 
 typedef struct stamp {
@@ -220,14 +242,20 @@ void afdep_bench_measure(afdep_bench_rank_t *rank, afdep_bench_cell_t *cell, afd
     if (!before || !after)
         afdep_bench_fatal(rank, "counters", "no memory for them");
     prepare(&timed, rank, cell->tokens);
-    for (int i = 0; i < rank->plan->warmup; i++)
+    for (int i = 0; !rank->ops->replay && i < rank->plan->warmup; i++)
         iterate(&timed);
     afdep_reservoir_init(reservoir, rank->plan->scenario.seed);
     afdep_bench_count(rank, before);
-    cell->iterations = timed_loop(&timed, reservoir);
+    int64_t warm = 0;
+    if (rank->ops->replay) {
+        cell->iterations = replayed_loop(&timed, reservoir);
+        warm = REPLAYS * 10;
+    } else {
+        cell->iterations = timed_loop(&timed, reservoir);
+    }
     afdep_bench_count(rank, after);
     summarize(rank, reservoir, cell);
-    afdep_bench_counts(rank, before, after, cell->iterations * timed.in_flight, &cell->counts);
+    afdep_bench_counts(rank, before, after, (cell->iterations + warm) * timed.in_flight, &cell->counts);
     cell->memory_bytes = memory_of(rank, cell->tokens);
     free(after);
     free(before);

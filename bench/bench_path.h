@@ -17,6 +17,7 @@ typedef struct afdep_bench_path_info {
     int stagger, sparse_dispatch, sparse_combine;
     int channels;
     int source_view;
+    int graph; /* timed exchanges are recorded and replayed */
 } afdep_bench_path_info_t;
 
 typedef struct afdep_bench_path_ops {
@@ -31,6 +32,11 @@ typedef struct afdep_bench_path_ops {
     afdep_status_t (*receive)(afdep_bench_path_t *path, afdep_receive_t *receive);
     afdep_status_t (*reply)(afdep_bench_path_t *path, const afdep_reply_t *reply);
     afdep_status_t (*collect)(afdep_bench_path_t *path, afdep_collect_t *collect);
+    /* Paths whose timed exchanges run on a device: prepare to run the last exchange's tensors again (a recording where the
+       path makes one; returns the exchanges of one run), and run them `times` times: microseconds per exchange. NULL: the
+       calls above are timed one by one. */
+    int (*record)(afdep_bench_path_t *path, int view, afdep_status_t *status);
+    afdep_status_t (*replay)(afdep_bench_path_t *path, int times, double *us);
     afdep_status_t (*counters)(afdep_bench_path_t *path, int peer, afdep_counters_t *counters);
     /* The status that poisoned the path, or OK. Never waits. */
     afdep_status_t (*error)(afdep_bench_path_t *path);
@@ -40,6 +46,7 @@ typedef struct afdep_bench_path_ops {
 } afdep_bench_path_ops_t;
 
 extern const afdep_bench_path_ops_t afdep_bench_library;
+extern const afdep_bench_path_ops_t afdep_bench_cuda;
 #ifdef AFDEP_HAVE_MPI
 extern const afdep_bench_path_ops_t afdep_bench_alltoallv;
 #endif

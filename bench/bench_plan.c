@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of afdep-bench: a scenario, or a topology in its place; overrides; what to run and what to keep. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
 #include "bench/bench_plan.h"
 
 #include <stdio.h>
@@ -64,6 +68,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
         { "warmup", AFDEP_OPTION_INT, &plan->warmup, 0, INT_MOST, 0, "N", "iterations before them (default 5)", 0 },
         { "graph", AFDEP_OPTION_ON_OFF, &w->graph, 0, 0, 0, 0,
           "replay recorded exchanges where the backend can; the host backend runs eager", &w->graph_given },
+        { "view", AFDEP_OPTION_ON_OFF, &plan->view, 0, 0, 0, 0,
+          "timed exchanges on GPUs collect views where there are any (default on)", 0 },
         { "check", AFDEP_OPTION_ON_OFF, &plan->check, 0, 0, 0, 0,
           "compare every value of exchanges before and after the timed ones with the oracle (default on)", 0 },
         { "routing", AFDEP_OPTION_STRING, &w->routing, 0, 0, 0, "uniform|zipf:S|hot:E|trace:FILE",
@@ -95,8 +101,10 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
 /* What this build or backend does not have is refused by name. */
 static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
+#ifndef AFDEP_HAVE_CUDA
     if (plan->common.backend == 1)
         return afdep_why(why, why_size, "--backend: cuda: this build has no CUDA backend");
+#endif
     if (plan->protocol == AFDEP_BENCH_M2N)
         return afdep_why(why, why_size, "--protocol: m2n: the symmetric M2N baseline is not built yet");
     if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
@@ -292,6 +300,7 @@ int afdep_bench_plan_parse(afdep_bench_plan_t *plan, int argc, char **argv, int 
     plan->argc = argc;
     plan->argv = argv;
     plan->check = 1;
+    plan->view = 1;
     plan->warmup = 5;
     plan->budget_ms = 2000;
     plan->in_flight = 1;

@@ -33,6 +33,7 @@ typedef struct afdep_bench_plan {
     int ranks;
     int protocol;                /* afdep_bench_protocol_t */
     int check;
+    int view;                    /* timed exchanges on a device collect views */
     int iterations;              /* timed iterations of each token count; 0: as many as fit the budget */
     int budget_ms;
     int warmup;

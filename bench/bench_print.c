@@ -56,7 +56,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->backend = info->backend;
     arm->fabric = info->fabric;
     arm->emulated = 0;
-    arm->graph = 0; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
+    arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->domains = "declared";
     arm->fault = rank->plan->faults.json;
 }
@@ -147,13 +147,14 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
            afdep_native_tree_dirty() ? " (modified)" : "");
     print_topology(rank);
     printf("# arm %s: %s, backend %s, fabric %s, %d channels, stagger %s, sparse dispatch %s, sparse combine %s, "
-           "graph off, %d in flight\n",
+           "graph %s, %d in flight\n",
            arm->name, rank->info.protocol, arm->backend, arm->fabric, rank->info.channels, on_off(arm->stagger),
-           on_off(arm->sparse_dispatch), on_off(arm->sparse_combine), plan->in_flight);
+           on_off(arm->sparse_dispatch), on_off(arm->sparse_combine), on_off(arm->graph),
+           plan->in_flight);
     if (plan->faults.faults.count)
         printf("# faults: %s, %d rule%s\n", plan->faults.file, plan->faults.faults.count,
                plan->faults.faults.count == 1 ? "" : "s");
-    if (plan->scenario.graph)
+    if (plan->scenario.graph && !arm->graph)
         printf("# graph: the scenario asks for it; the host backend runs eager\n");
     if (plan->tokens_per_source) {
         printf("# tokens per source:");

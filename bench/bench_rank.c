@@ -144,7 +144,7 @@ static int refused(afdep_bench_rank_t *rank, afdep_status_t status)
 static const char *choose_fabric(const afdep_bench_rank_t *rank)
 {
     const char *environment = getenv("AFDEP_FABRIC");
-    if (rank->plan->common.fabric || (environment && environment[0]))
+    if (rank->plan->common.backend || rank->plan->common.fabric || (environment && environment[0]))
         return rank->plan->common.fabric;
     return afdep_align_one_host(rank->align) ? "shm" : "mpi";
 }

@@ -30,7 +30,8 @@ AC_DEFUN([AFDEP_CHECK_CUDA], [
       for afdep_lib in "$cuda_dir/lib64" "$cuda_dir/lib" "$cuda_dir/targets/x86_64-linux/lib"; do
         AS_IF([test -d "$afdep_lib"], [CUDA_LDFLAGS="-L$afdep_lib"; break])
       done
-      CUDA_LIBS="$CUDA_LDFLAGS -lcudart"
+      # Static: programs start where no CUDA is, and the library's own copy shares contexts with any other.
+      CUDA_LIBS="$CUDA_LDFLAGS -lcudart_static -ldl -lrt -lpthread"
       AC_MSG_CHECKING([whether CUDA ${cuda_version:-of unknown version} compiles and links])
       afdep_save_CPPFLAGS=$CPPFLAGS; afdep_save_LIBS=$LIBS
       CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS"; LIBS="$CUDA_LIBS $LIBS"
@@ -44,7 +45,8 @@ AC_DEFUN([AFDEP_CHECK_CUDA], [
   ])
   AFDEP_WANTED([cuda], [$have_cuda], [$cuda_why])
   AS_IF([test "$have_cuda" = yes],
-    [AC_DEFINE_UNQUOTED([AFDEP_HAVE_CUDA_VERSION], ["$cuda_version"], [The CUDA toolkit's version, if there is one])],
+    [AC_DEFINE([AFDEP_HAVE_CUDA], [1], [Define to 1 where the CUDA backend is built])
+     AC_DEFINE_UNQUOTED([AFDEP_HAVE_CUDA_VERSION], ["$cuda_version"], [The CUDA toolkit's version, if there is one])],
     [NVCC= CUDA_CPPFLAGS= CUDA_LIBS=])
   AC_SUBST([CUDA_CPPFLAGS])
   AC_SUBST([CUDA_LIBS])

@@ -18,6 +18,7 @@
 #include "bench/lib/record.h"
 #include "validate/cases.h"
 #include "validate/child.h"
+#include "validate/staged.h"
 
 static const char usage[] = "--scenario FILE [--suite NAME] [OPTION...]";
 static const char description[] =
@@ -98,11 +99,18 @@ typedef struct report {
     int passed, failed, skipped;
 } report_t;
 
+static const char *backend_of(const plan_t *plan)
+{
+    return plan->common.backend ? "cuda" : "host";
+}
+
 static const char *fabric_of(const plan_t *plan)
 {
     if (plan->suite == AFDEP_SUITE_EXPLORE || plan->suite == AFDEP_SUITE_NEGATIVE)
         return "sim";
-    return plan->common.fabric ? plan->common.fabric : "shm";
+    if (plan->common.fabric)
+        return plan->common.fabric;
+    return plan->common.backend ? "peer" : "shm";
 }
 
 static void begin_report(report_t *report, const plan_t *plan, const afdep_world_t *world)
@@ -113,7 +121,7 @@ static void begin_report(report_t *report, const plan_t *plan, const afdep_world
                         .sparse_dispatch = 1,
                         .sparse_combine = 1,
                         .dtype = plan->scenario.dtype == AFDEP_DTYPE_FP8 ? "fp8" : "bf16",
-                        .backend = "host",
+                        .backend = backend_of(plan),
                         .fabric = fabric_of(plan),
                         .domains = "declared" };
     memset(report, 0, sizeof(*report));
@@ -210,6 +218,7 @@ static int run_rank(afdep_world_t *world, void *argument)
                              .scenario = &plan->scenario,
                              .program = plan->argv[0],
                              .fabric = fabric_of(plan),
+                             .backend = backend_of(plan),
                              .seed = plan->scenario.seed,
                              .timeout_ms = plan->common.timeout_ms ? plan->common.timeout_ms : 60000,
                              .schedules = plan->schedules };
@@ -275,10 +284,12 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
     }
     if (asked != 0)
         return asked;
+#ifndef AFDEP_HAVE_CUDA
     if (plan->common.backend == 1) {
         snprintf(why, why_size, "--backend: cuda: this build has no CUDA backend");
         return -1;
     }
+#endif
     if (plan->only && !any_wanted(plan)) {
         snprintf(why, why_size, "--only: %s: suite %s has no such case", plan->only, suite_names[plan->suite]);
         return -1;
@@ -339,6 +350,7 @@ int main(int argc, char **argv)
     plan.argc = argc;
     plan.argv = argv;
     int size = afdep_world_begin(&argc, &argv, &rank, why, sizeof(why));
+    afdep_staged_begin(size == 1);
     if (size == 0) {
         fprintf(stderr, "afdep-validate: %s\n", why);
         return 1;

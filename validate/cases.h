@@ -26,6 +26,7 @@ typedef struct afdep_validation {
     const afdep_scenario_t *scenario;
     const char *program; /* argv[0], for cases that start child programs */
     const char *fabric;  /* as --fabric; NULL: the group's own */
+    const char *backend; /* as --backend */
     uint64_t seed;
     int timeout_ms;
     int schedules;

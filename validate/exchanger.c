@@ -29,6 +29,12 @@ afdep_config_t afdep_exchanger_config(const afdep_scenario_t *s)
     return c;
 }
 
+/* The sentence of the call that failed. */
+static const char *call_why(const afdep_exchanger_t *x)
+{
+    return x->staged ? afdep_staged_why() : afdep_last_error();
+}
+
 static int init_source(afdep_exchanger_t *x)
 {
     const afdep_scenario_t *s = x->scenario;
@@ -84,6 +90,10 @@ int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario,
         return -1;
     int status = afdep_exchanger_init_rank(x, scenario, info.rank, (info.flags & AFDEP_FLAG_APPLY_WEIGHTS) != 0, seed);
     x->buffer = buffer;
+    if (status == 0 && strcmp(info.backend, "cuda") == 0) {
+        x->staged = afdep_staged_create(scenario, info.rank, scenario->capacity, x->why, sizeof(x->why));
+        status = x->staged ? 0 : -1;
+    }
     return status;
 }
 
@@ -94,6 +104,7 @@ void afdep_exchanger_free(afdep_exchanger_t *x)
             afdep_workload_free(&x->sources[a]);
     if (x->out)
         afdep_workload_free(&x->own);
+    afdep_staged_destroy(x->staged);
     void *all[] = { x->sources,    x->out,        x->want, x->scratch,     x->transposed, x->rows, x->row_scale,
                     x->row_weight, x->row_source, x->ends, x->host_counts, x->reply };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -147,7 +158,7 @@ static afdep_status_t judge_dispatch(afdep_exchanger_t *x, afdep_status_t status
 {
     size_t tokens = (size_t)x->own.tokens, hidden = (size_t)x->scenario->hidden;
     if (status != AFDEP_OK)
-        snprintf(x->why, sizeof(x->why), "source_dispatch: %s", afdep_last_error());
+        snprintf(x->why, sizeof(x->why), "source_dispatch: %s", call_why(x));
     /* The call has returned: its inputs are the caller's again. */
     memset(x->transposed, POISON, tokens * hidden / 128 * sizeof(float));
     memset(x->own.x, POISON, tokens * hidden);
@@ -185,7 +196,7 @@ static void prepare_collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *p
 static afdep_status_t judge_collect(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_status_t status)
 {
     if (status != AFDEP_OK) {
-        snprintf(x->why, sizeof(x->why), "source_collect: %s", afdep_last_error());
+        snprintf(x->why, sizeof(x->why), "source_collect: %s", call_why(x));
         return status;
     }
     make_tokens(x, plan); /* again: other exchanges may have been dispatched since */
@@ -272,7 +283,7 @@ static void make_reply(afdep_exchanger_t *x)
 static afdep_status_t judge_receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_status_t status)
 {
     if (status != AFDEP_OK) {
-        snprintf(x->why, sizeof(x->why), "worker_receive: %s", afdep_last_error());
+        snprintf(x->why, sizeof(x->why), "worker_receive: %s", call_why(x));
         return status;
     }
     status = check_received(x, plan, &x->receive);
@@ -291,7 +302,7 @@ static void prepare_reply(afdep_exchanger_t *x)
 static afdep_status_t judge_reply(afdep_exchanger_t *x, afdep_status_t status)
 {
     if (status != AFDEP_OK)
-        snprintf(x->why, sizeof(x->why), "worker_reply: %s", afdep_last_error());
+        snprintf(x->why, sizeof(x->why), "worker_reply: %s", call_why(x));
     memset(x->reply, POISON, (size_t)x->receive.row_count * (size_t)x->scenario->hidden * 2);
     return status;
 }
@@ -331,18 +342,32 @@ afdep_status_t afdep_exchanger_judge_second(afdep_exchanger_t *x, const afdep_ex
     return is_worker(x) ? judge_reply(x, status) : judge_collect(x, plan, status);
 }
 
+afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x)
+{
+    if (!x->staged)
+        return is_worker(x) ? afdep_worker_receive(x->buffer, &x->receive, NULL)
+                            : afdep_source_dispatch(x->buffer, &x->dispatch, NULL);
+    return is_worker(x) ? afdep_staged_receive(x->staged, x->buffer, &x->receive)
+                        : afdep_staged_dispatch(x->staged, x->buffer, &x->dispatch);
+}
+
+afdep_status_t afdep_exchanger_call_second(afdep_exchanger_t *x)
+{
+    if (!x->staged)
+        return is_worker(x) ? afdep_worker_reply(x->buffer, &x->reply_arguments, NULL)
+                            : afdep_source_collect(x->buffer, &x->collect, NULL);
+    return is_worker(x) ? afdep_staged_reply(x->staged, x->buffer, &x->reply_arguments)
+                        : afdep_staged_collect(x->staged, x->buffer, &x->collect);
+}
+
 afdep_status_t afdep_exchanger_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     afdep_exchanger_prepare_first(x, plan);
-    return afdep_exchanger_judge_first(x, plan,
-                                       is_worker(x) ? afdep_worker_receive(x->buffer, &x->receive, NULL)
-                                                    : afdep_source_dispatch(x->buffer, &x->dispatch, NULL));
+    return afdep_exchanger_judge_first(x, plan, afdep_exchanger_call_first(x));
 }
 
 afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     afdep_exchanger_prepare_second(x, plan);
-    return afdep_exchanger_judge_second(x, plan,
-                                        is_worker(x) ? afdep_worker_reply(x->buffer, &x->reply_arguments, NULL)
-                                                     : afdep_source_collect(x->buffer, &x->collect, NULL));
+    return afdep_exchanger_judge_second(x, plan, afdep_exchanger_call_second(x));
 }

@@ -9,6 +9,7 @@
 #include <afdep/afdep.h>
 
 #include "validate/oracle.h"
+#include "validate/staged.h"
 #include "validate/workload.h"
 
 /* One exchange. The same on all ranks. */
@@ -26,6 +27,7 @@ typedef struct afdep_exchange_plan {
 typedef struct afdep_exchanger {
     const afdep_scenario_t *scenario;
     afdep_buffer_t *buffer;
+    afdep_staged_t *staged; /* of a buffer of the CUDA backend, else NULL */
     uint64_t seed;
     int rank, apply_weights;
     /* Everything below is sized for the scenario's capacity and reused. */
@@ -61,6 +63,10 @@ void afdep_exchanger_free(afdep_exchanger_t *x);
  */
 afdep_status_t afdep_exchanger_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
 afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);
+
+/* The calls alone, with the arguments as prepared. */
+afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x);
+afdep_status_t afdep_exchanger_call_second(afdep_exchanger_t *x);
 
 /* The parts of a half, for drivers that make the call by themselves: fill the arguments in the struct; then judge what
    the call gave (`status` is the call's). */

@@ -43,6 +43,8 @@ static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
     p->dispatch = p->x.dispatch;
     p->receive = p->x.receive;
     p->collect = p->x.collect;
+    if (p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &p->dispatch, &p->receive, &p->collect) != AFDEP_OK)
+        return -1;
     return 0;
 }
 
@@ -69,17 +71,13 @@ static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t 
     p->x.dispatch = p->dispatch;
     p->x.receive = p->receive;
     delay(r->delay_dispatches && !rig->ffn, rig->v->world->rank, n);
-    afdep_status_t status = rig->ffn ? afdep_worker_receive(rig->buffer, &p->x.receive, NULL)
-                                     : afdep_source_dispatch(rig->buffer, &p->x.dispatch, NULL);
-    status = afdep_exchanger_judge_first(&p->x, &p->plan, status);
+    afdep_status_t status = afdep_exchanger_judge_first(&p->x, &p->plan, afdep_exchanger_call_first(&p->x));
     if (status != AFDEP_OK)
         return status;
     afdep_exchanger_prepare_second(&p->x, &p->plan);
     p->x.collect = p->collect;
     delay(r->delay_replies && rig->ffn, rig->v->world->rank, n);
-    status = rig->ffn ? afdep_worker_reply(rig->buffer, &p->x.reply_arguments, NULL)
-                      : afdep_source_collect(rig->buffer, &p->x.collect, NULL);
-    return afdep_exchanger_judge_second(&p->x, &p->plan, status);
+    return afdep_exchanger_judge_second(&p->x, &p->plan, afdep_exchanger_call_second(&p->x));
 }
 
 void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
@@ -98,6 +96,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
         ready = make_pair(&rig, &pairs[i], i) == 0;
     if (!ready)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for the tensors of a recording");
+    afdep_rig_settle(&rig);
     for (int n = 0; n < r->replays && ready && outcome->verdict == AFDEP_PASSED; n++)
         for (int i = 0; i < r->pairs; i++) {
             if (replay(&rig, &pairs[i], r, n + i) != AFDEP_OK) {
@@ -107,6 +106,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
             outcome->exchanges++;
             outcome->graph_exchanges++;
         }
+    afdep_rig_settle(&rig);
     for (int i = 0; i < r->pairs; i++)
         free_pair(&pairs[i]);
     free(pairs);

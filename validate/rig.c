@@ -37,6 +37,7 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     rig->config.sparse_combine = p->sparse_combine;
     rig->config.timeout_ms = v->timeout_ms;
     rig->config.fabric = v->fabric;
+    rig->config.backend = v->backend;
     rig->config.flags = (p->apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
                         (p->union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0);
 }
@@ -46,6 +47,8 @@ int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, af
 {
     afdep_rig_shape(v, plan, rig);
     rig->tokens = calloc(4 * (size_t)rig->scenario.attention_ranks, sizeof(*rig->tokens));
+    if (v->backend && strcmp(v->backend, "cuda") == 0)
+        afdep_staged_use_device(v->world->rank);
     if (afdep_buffer_open(&v->world->group, &rig->config, &rig->buffer) != AFDEP_OK) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "open: %s", afdep_last_error());
         free(rig->tokens);
@@ -57,11 +60,19 @@ int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, af
             afdep_rig_close(rig, outcome);
             return -1;
         }
+    afdep_rig_settle(rig);
     return 0;
+}
+
+void afdep_rig_settle(afdep_rig_t *rig)
+{
+    if (rig->v->backend && strcmp(rig->v->backend, "cuda") == 0)
+        afdep_world_barrier(rig->v->world);
 }
 
 void afdep_rig_close(afdep_rig_t *rig, afdep_outcome_t *outcome)
 {
+    afdep_rig_settle(rig);
     for (int g = 0; g < rig->in_flight; g++)
         if (rig->x[g].scenario)
             afdep_exchanger_free(&rig->x[g]);

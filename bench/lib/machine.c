@@ -305,7 +305,11 @@ cJSON *afdep_machine_backends(void)
 {
     cJSON *list = cJSON_CreateArray();
     add_part(list, "host", NULL);
-    add_part(list, "cuda", "not built");
+#ifdef AFDEP_HAVE_CUDA
+    add_part(list, "cuda", NULL);
+#else
+    add_part(list, "cuda", "not built: configured without CUDA");
+#endif
     return list;
 }
 
@@ -318,7 +322,11 @@ cJSON *afdep_machine_fabrics(void)
 #else
     add_part(list, "mpi", "not built: configured without MPI");
 #endif
-    add_part(list, "peer", "not built");
+#ifdef AFDEP_HAVE_CUDA
+    add_part(list, "peer", NULL);
+#else
+    add_part(list, "peer", "not built: configured without CUDA");
+#endif
     add_part(list, "nccl", "not built");
     return list;
 }

@@ -141,6 +141,10 @@ cJSON *afdep_record_build(void)
 #ifdef AFDEP_HAVE_MPI
     cJSON_AddItemToArray(features, cJSON_CreateString("mpi"));
 #endif
+#ifdef AFDEP_HAVE_CUDA
+    cJSON_AddItemToArray(features, cJSON_CreateString("cuda"));
+    cJSON_AddItemToArray(features, cJSON_CreateString("peer"));
+#endif
 #ifdef AFDEP_HAVE_VERBS
     cJSON_AddItemToArray(features, cJSON_CreateString("verbs"));
 #endif

@@ -20,10 +20,12 @@ typedef struct afdep_backend {
     afdep_status_t (*error)(void *state);
     uint64_t (*exchanges)(const void *state);
     const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */
-    /* Bytes a rank of this role allocates besides its segment. */
+    /* Bytes of a segment of this role, and what a rank of it allocates besides. */
+    uint64_t (*segment_bytes)(const afdep_settings_t *settings, int ffn);
     uint64_t (*private_bytes)(const afdep_settings_t *settings, int ffn);
 } afdep_backend_t;
 
 extern const afdep_backend_t afdep_backend_host;
+extern const afdep_backend_t afdep_backend_cuda; /* where AFDEP_HAVE_CUDA says that it is built */
 
 #endif

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public buffer: opens backend and fabric after all ranks agree, checks arguments, hands calls on. */
+#ifdef HAVE_CONFIG_H
+#include <config.h> /* of the build, not the one beside this file */
+#endif
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,8 +14,16 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "numerics/numerics.h"
+#ifdef AFDEP_HAVE_CUDA
+#include "cuda/fabric.h"
+#endif
 
-static const afdep_backend_t *const backends[] = { &afdep_backend_host };
+static const afdep_backend_t *const backends[] = {
+    &afdep_backend_host,
+#ifdef AFDEP_HAVE_CUDA
+    &afdep_backend_cuda,
+#endif
+};
 
 struct afdep_buffer {
     const afdep_backend_t *backend;
@@ -28,6 +40,18 @@ static const afdep_backend_t *find_backend(const char *name)
             return backends[i];
     return NULL;
 }
+
+#ifdef AFDEP_HAVE_CUDA
+/* The CUDA backend's fabrics keep segments in device memory; no other fabric does. */
+static afdep_status_t find_device_fabric(const char *name, const afdep_fabric_provider_t **fabric)
+{
+    *fabric = NULL;
+    if (*name && strcmp(name, afdep_device_peer.super.name) != 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" has peer only, so far", name);
+    *fabric = &afdep_device_peer.super;
+    return AFDEP_OK;
+}
+#endif
 
 /* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own goes
    before shm of that name: it may be shm with something around it. */
@@ -47,6 +71,10 @@ static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, 
         return AFDEP_OK;
     if (strcmp(name, "mpi") == 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"mpi\": it needs a group made by afdep_group_mpi_create");
+#ifdef AFDEP_HAVE_CUDA
+    if (strcmp(name, afdep_device_peer.super.name) == 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" is wanted with it", name);
+#endif
     for (size_t i = 0; i < sizeof(not_built) / sizeof(not_built[0]); i++)
         if (strcmp(name, not_built[i]) == 0)
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": this build does not have it", name);
@@ -65,6 +93,10 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (!afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL))
         return afdep_fail(AFDEP_ERR_CONFIG, "AFDEP_ROW_OPS is \"%s\": this machine has no such row loops",
                           settings->row_ops);
+#ifdef AFDEP_HAVE_CUDA
+    if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
+        return find_device_fabric(settings->fabric, fabric);
+#endif
     return find_fabric(group, settings->fabric, fabric);
 }
 
@@ -144,8 +176,8 @@ static void fill_memory(afdep_memory_t *m, const afdep_settings_t *settings, int
     const afdep_shape_t *s = &settings->shape;
     const afdep_row_format_t *row = &settings->layout.row;
     const afdep_backend_t *backend = find_backend(settings->backend);
-    m->ffn_segment = settings->layout.ffn_bytes;
-    m->attention_segment = settings->layout.attention_bytes;
+    m->ffn_segment = backend->segment_bytes(settings, 1);
+    m->attention_segment = backend->segment_bytes(settings, 0);
     m->ffn_private = backend->private_bytes(settings, 1);
     m->attention_private = backend->private_bytes(settings, 0);
     m->receive_rows = afdep_receive_rows(s, bucket);
@@ -194,13 +226,14 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .stagger = s->stagger,
         .sparse_dispatch = s->sparse_dispatch,
         .sparse_combine = s->sparse_combine,
-        .source_view = direct && s->ffn_ranks == 1,
+        /* Kernels choose the plane, so that where a view stands is known beforehand with one plane only. */
+        .source_view = direct && s->ffn_ranks == 1 && (s->in_flight == 1 || buffer->backend == &afdep_backend_host),
         .flags = settings->flags,
         .dtype = s->fp8 ? AFDEP_DTYPE_FP8 : AFDEP_DTYPE_BF16,
         .protocol = direct ? "direct" : "directional",
         .backend = buffer->backend->name,
         .fabric = buffer->fabric,
-        .segment_bytes = afdep_segment_bytes(&settings->layout, s, buffer->rank),
+        .segment_bytes = buffer->backend->segment_bytes(settings, afdep_is_ffn(s, buffer->rank)),
         .private_bytes = buffer->backend->private_bytes(settings, afdep_is_ffn(s, buffer->rank)),
         .exchanges = buffer->backend->exchanges(buffer->state),
     };

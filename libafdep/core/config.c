@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resolves a caller's configuration and the environment into settings, and refuses what cannot be. */
+#ifdef HAVE_CONFIG_H
+#include <config.h> /* of the build, not the one beside this file */
+#endif
+
 #include "core/config.h"
 
 #include <errno.h>
@@ -238,8 +242,14 @@ static afdep_status_t set_backend(const values_t *v, afdep_settings_t *out)
         out->backend = "host";
         return AFDEP_OK;
     }
-    if (strcmp(name, "cuda") == 0)
+    if (strcmp(name, "cuda") == 0) {
+#ifdef AFDEP_HAVE_CUDA
+        out->backend = "cuda";
+        return AFDEP_OK;
+#else
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "backend is \"cuda\": this build has no CUDA backend");
+#endif
+    }
     return afdep_fail(AFDEP_ERR_CONFIG, "backend is \"%.60s\": host or cuda is wanted", name);
 }
 

@@ -164,6 +164,11 @@ static afdep_status_t host_error(void *state)
     return afdep_host_look(h);
 }
 
+static uint64_t host_segment_bytes(const afdep_settings_t *settings, int ffn)
+{
+    return ffn ? settings->layout.ffn_bytes : settings->layout.attention_bytes;
+}
+
 static uint64_t host_exchanges(const void *state)
 {
     const afdep_host_t *h = state;
@@ -219,5 +224,6 @@ const afdep_backend_t afdep_backend_host = {
     .error = host_error,
     .exchanges = host_exchanges,
     .counters = host_counters,
+    .segment_bytes = host_segment_bytes,
     .private_bytes = afdep_host_private_bytes,
 };

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what kernels recorded to statuses and sentences. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "cuda/cuda.h"
+#include "protocol/word.h"
+
+static const char *call_name(uint32_t call)
+{
+    static const char *const names[] = { "source_dispatch", "worker_receive", "worker_reply", "source_collect" };
+    return call < sizeof(names) / sizeof(names[0]) ? names[call] : "a call";
+}
+
+static const char *word_name(uint32_t word)
+{
+    static const char *const names[] = { "the answer to an earlier exchange", "the route word", "the row word",
+                                         "the position of a row",            "the combine word", "the failure word" };
+    return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
+}
+
+static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
+{
+    int used = 0;
+    text[0] = '\0';
+    if (r->token >= 0)
+        used = snprintf(text, size, ", token %d", r->token);
+    if (r->piece >= 0)
+        snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", slot %d", r->piece);
+}
+
+static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
+{
+    afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(r->seen);
+    int culprit = (int)afdep_word_low(r->seen) - 1;
+    if (status == AFDEP_ERR_PEER && culprit >= 0)
+        return afdep_fail(AFDEP_ERR_PEER, "rank %d is dead, says rank %d", culprit, r->peer);
+    if (culprit >= 0)
+        return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s about rank %d", r->peer, afdep_status_string(status),
+                          culprit);
+    (void)c;
+    return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s", r->peer, afdep_status_string(status));
+}
+
+/* A deadline means a dead rank where there is one, as only the host can tell. */
+static afdep_status_t fail_late(const afdep_cuda_t *c, const afdep_cuda_record_t *r, const char *place)
+{
+    char verdict[96];
+    afdep_status_t status = AFDEP_ERR_TIMEOUT;
+    snprintf(verdict, sizeof(verdict), "nothing came in %d ms though all ranks live", c->settings->timeout_ms);
+    for (int peer = 0; peer < c->shape->ranks && status == AFDEP_ERR_TIMEOUT; peer++)
+        if (peer != c->rank && !c->fabric->alive(c->fabric, peer)) {
+            snprintf(verdict, sizeof(verdict), "rank %d is dead", peer);
+            status = AFDEP_ERR_PEER;
+        }
+    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s waited for %s of rank %d, which holds 0x%llx", verdict,
+                      c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
+                      (unsigned long long)r->seen);
+}
+
+static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
+{
+    char place[64];
+    place_of(r, place, sizeof(place));
+    if (r->word == AFDEP_CUDA_WORD_FAILURE)
+        return fail_peer(c, r);
+    if (r->status == (uint32_t)-AFDEP_ERR_TIMEOUT)
+        return fail_late(c, r, place);
+    if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "
+                          "an exchange must be given the same bucket", c->rank, call_name(r->call),
+                          (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected);
+    return afdep_fail((afdep_status_t)-(int)r->status, "rank %d in %s of exchange %llu%s: %s of rank %d holds 0x%016llx",
+                      c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
+                      (unsigned long long)r->seen);
+}
+
+afdep_status_t afdep_cuda_poison(afdep_cuda_t *c, afdep_status_t status)
+{
+    if (c->poison == AFDEP_OK) {
+        c->poison = status;
+        snprintf(c->poison_why, sizeof(c->poison_why), "%s", afdep_last_error());
+        afdep_log(AFDEP_LOG_WARN, "rank %d: the buffer is poisoned: %s", c->rank, c->poison_why);
+    }
+    return status;
+}
+
+afdep_status_t afdep_cuda_look(afdep_cuda_t *c)
+{
+    if (c->poison == AFDEP_OK && __atomic_load_n(&c->record->ready, __ATOMIC_ACQUIRE))
+        (void)afdep_cuda_poison(c, fail_record(c, c->record));
+    return c->poison == AFDEP_OK ? AFDEP_OK : afdep_fail(c->poison, "%s", c->poison_why);
+}
+
+afdep_status_t afdep_cuda_check_call(afdep_cuda_t *c)
+{
+    if (afdep_cuda_look(c) == AFDEP_OK)
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_POISONED, "the buffer failed before: %s: %s", afdep_status_string(c->poison),
+                      c->poison_why);
+}
+
+afdep_status_t afdep_cuda_look_route(afdep_cuda_t *c)
+{
+    uint64_t exchange = __atomic_load_n(&c->record->route_exchange, __ATOMIC_ACQUIRE);
+    if (exchange == 0 || exchange == c->told_route)
+        return AFDEP_OK;
+    uint64_t route = __atomic_load_n(&c->record->route, __ATOMIC_RELAXED);
+    int token = (int)(route >> 39), slot = (int)(route >> 33 & 63), repeated = (int)(route >> 32 & 1);
+    if (repeated)
+        return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch of exchange %llu: token %d, slot %d: expert %d is repeated; "
+                          "taken as -1", (unsigned long long)exchange, token, slot, (int)(uint32_t)route);
+    return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch of exchange %llu: token %d, slot %d: expert %d is outside 0 to %d; "
+                      "taken as -1", (unsigned long long)exchange, token, slot, (int)(uint32_t)route,
+                      c->shape->num_experts - 1);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Row sums in registers, eight BF16 at a time, by the rules of numerics/: FP32 from the first row on, in order, rounded
+ * once to nearest even, a NaN to 0x7FFF (which is what the conversion instruction gives). The intrinsics are never
+ * contracted and never flush denormals, whatever the flags.
+ */
+#ifndef AFDEP_CUDA_SUM_CUH
+#define AFDEP_CUDA_SUM_CUH
+
+#include <cuda_bf16.h>
+
+#include "cuda/device.cuh"
+
+typedef struct afdep_sum {
+    float of[8];
+} afdep_sum_t;
+
+__device__ __forceinline__ float afdep_low(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float afdep_high(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+__device__ __forceinline__ void afdep_unpack(float out[8], const uint4 &v)
+{
+    out[0] = afdep_low(v.x), out[1] = afdep_high(v.x);
+    out[2] = afdep_low(v.y), out[3] = afdep_high(v.y);
+    out[4] = afdep_low(v.z), out[5] = afdep_high(v.z);
+    out[6] = afdep_low(v.w), out[7] = afdep_high(v.w);
+}
+
+template <bool WEIGHTED> __device__ __forceinline__ void afdep_sum_first(afdep_sum_t &sum, const uint4 &v, float weight)
+{
+    afdep_unpack(sum.of, v);
+#pragma unroll
+    for (int i = 0; WEIGHTED && i < 8; i++)
+        sum.of[i] = __fmul_rn(weight, sum.of[i]);
+}
+
+template <bool WEIGHTED> __device__ __forceinline__ void afdep_sum_add(afdep_sum_t &sum, const uint4 &v, float weight)
+{
+    float row[8];
+    afdep_unpack(row, v);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum.of[i] = WEIGHTED ? __fmaf_rn(weight, row[i], sum.of[i]) : __fadd_rn(sum.of[i], row[i]);
+}
+
+__device__ __forceinline__ uint32_t afdep_pack(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ uint4 afdep_sum_round(const afdep_sum_t &sum)
+{
+    return make_uint4(afdep_pack(sum.of[0], sum.of[1]), afdep_pack(sum.of[2], sum.of[3]), afdep_pack(sum.of[4], sum.of[5]),
+                      afdep_pack(sum.of[6], sum.of[7]));
+}
+
+/* The rows of one token: byte offsets of the piece in each, in the order in which they are summed. */
+#define AFDEP_TERMS_AT_ONCE 8
+
+/*
+ * One 16-byte column of the sum of `count` rows (count > 0). row(j) gives the address of the column in row j, weight(j)
+ * its weight. Eight rows are on their way before the first is used. One unweighted row is copied bit for bit.
+ */
+template <bool WEIGHTED, typename Row, typename Weight>
+__device__ __forceinline__ uint4 afdep_sum_column(int count, Row row, Weight weight)
+{
+    afdep_sum_t sum;
+    uint4 v[AFDEP_TERMS_AT_ONCE];
+    for (int base = 0; base < count; base += AFDEP_TERMS_AT_ONCE) {
+#pragma unroll
+        for (int j = 0; j < AFDEP_TERMS_AT_ONCE; j++)
+            if (base + j < count)
+                v[j] = afdep_load16(row(base + j));
+        if (!WEIGHTED && count == 1)
+            return v[0];
+#pragma unroll
+        for (int j = 0; j < AFDEP_TERMS_AT_ONCE; j++)
+            if (base + j < count) {
+                if (base + j == 0)
+                    afdep_sum_first<WEIGHTED>(sum, v[j], weight(base + j));
+                else
+                    afdep_sum_add<WEIGHTED>(sum, v[j], weight(base + j));
+            }
+    }
+    return afdep_sum_round(sum);
+}
+
+#endif

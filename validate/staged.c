@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device twins of host tensors. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "validate/staged.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef AFDEP_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+
+#define POISON 0xFF
+#define POISON_INT 0xA5
+#define GUARD_ROWS 4 /* rows behind the last one that come back too */
+
+struct afdep_staged {
+    const afdep_scenario_t *scenario;
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    cudaGraphExec_t graph;
+    cudaGraphExec_t calls[2]; /* the recorded halves of an exchange, where they were recorded */
+    afdep_staged_run_t run;
+    int source; /* an Attention rank */
+    size_t width, experts;
+    int64_t rows_capacity, live;
+    int read_host_counts;
+    /* Attention */
+    void *x;
+    float *x_scale;
+    int32_t *ids;
+    float *weights;
+    uint16_t *out;
+    /* FFN */
+    void *rows;
+    float *row_scale, *row_weight;
+    int32_t *row_source, *ends;
+    uint16_t *reply;
+    /* The last calls, with the twins in them. */
+    afdep_dispatch_t last_dispatch;
+    afdep_receive_t last_receive;
+    afdep_reply_t last_reply;
+    afdep_collect_t last_collect;
+    afdep_receive_t *caller; /* receive under way: the caller's struct */
+};
+
+/* One stream for all of a rank's tensors: streams beyond the number of hardware queues share one, and a copy behind
+   another stream's waiting kernel would wait too. */
+static _Thread_local cudaStream_t rank_stream;
+static _Thread_local int rank_stream_users;
+
+static _Thread_local char own_why[256]; /* "": the library's sentence is the last one */
+
+const char *afdep_staged_why(void)
+{
+    return own_why[0] ? own_why : afdep_last_error();
+}
+
+/* Nonzero when it failed. */
+static int failed(cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess)
+        snprintf(own_why, sizeof(own_why), "%s: %s", what, cudaGetErrorString(error));
+    return error != cudaSuccess;
+}
+
+/* Both ways; on the rank's own stream, so that nothing waits for another rank's kernels. */
+static int copy(afdep_staged_t *s, void *to, const void *from, size_t bytes)
+{
+    return bytes && failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
+}
+
+static int set(afdep_staged_t *s, void *at, int byte, size_t bytes)
+{
+    return bytes && failed(cudaMemsetAsync(at, byte, bytes, s->stream), "poisoning a tensor");
+}
+
+static int finish(afdep_staged_t *s)
+{
+    return failed(cudaStreamSynchronize(s->stream), "waiting for the GPU");
+}
+
+void afdep_staged_begin(int threads)
+{
+    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though: six
+       processes that ask for 32 each do not get them under MPS. */
+    if (threads)
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+void afdep_staged_use_device(int rank)
+{
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0)
+        (void)cudaSetDevice(rank % devices);
+}
+
+/* ---- Making -------------------------------------------------------------------------------------------------- */
+
+static int make(void *slot, int64_t count, size_t size)
+{
+    return failed(cudaMalloc((void **)slot, (size_t)(count > 0 ? count : 1) * size), "no device memory for a tensor");
+}
+
+static int make_source(afdep_staged_t *s, int64_t tokens)
+{
+    const afdep_scenario_t *c = s->scenario;
+    return make(&s->x, tokens * c->hidden, s->width) || make(&s->x_scale, tokens * c->hidden / 128, sizeof(float)) ||
+           make(&s->ids, tokens * c->top_k, sizeof(int32_t)) || make(&s->weights, tokens * c->top_k, sizeof(float)) ||
+           make(&s->out, tokens * c->hidden, sizeof(uint16_t));
+}
+
+static int make_worker(afdep_staged_t *s, int64_t rows)
+{
+    const afdep_scenario_t *c = s->scenario;
+    return make(&s->rows, rows * c->hidden, s->width) || make(&s->row_scale, rows * c->hidden / 128, sizeof(float)) ||
+           make(&s->row_weight, rows, sizeof(float)) || make(&s->row_source, 2 * rows, sizeof(int32_t)) ||
+           make(&s->ends, (int64_t)s->experts, sizeof(int32_t)) || make(&s->reply, rows * c->hidden, sizeof(uint16_t));
+}
+
+static int64_t rows_for(const afdep_scenario_t *c, int64_t bucket)
+{
+    int64_t experts = c->num_experts / c->ffn_ranks, k = c->top_k < experts ? c->top_k : experts;
+    return c->attention_ranks * bucket * k + experts * (c->expert_alignment - 1);
+}
+
+afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int bucket, char *why, size_t why_size)
+{
+    afdep_staged_t *s = calloc(1, sizeof(*s));
+    own_why[0] = '\0';
+    if (!s) {
+        snprintf(why, why_size, "no memory for staged tensors");
+        return NULL;
+    }
+    s->scenario = c;
+    s->source = rank >= c->ffn_ranks;
+    s->width = c->dtype == AFDEP_DTYPE_FP8 ? 1 : 2;
+    s->experts = (size_t)(c->num_experts / c->ffn_ranks);
+    s->rows_capacity = rows_for(c, bucket);
+    afdep_staged_use_device(rank);
+    if (!rank_stream_users && failed(cudaStreamCreateWithFlags(&rank_stream, cudaStreamNonBlocking), "a stream")) {
+        snprintf(why, why_size, "%s", own_why);
+        free(s);
+        return NULL;
+    }
+    rank_stream_users++;
+    s->stream = rank_stream;
+    if (!failed(cudaEventCreate(&s->begin), "an event") && !failed(cudaEventCreate(&s->end), "an event") &&
+        !(s->source ? make_source(s, bucket) : make_worker(s, s->rows_capacity)))
+        return s;
+    snprintf(why, why_size, "%s", own_why);
+    afdep_staged_destroy(s);
+    return NULL;
+}
+
+void afdep_staged_destroy(afdep_staged_t *s)
+{
+    if (!s)
+        return;
+    void *all[] = { s->x, s->x_scale, s->ids, s->weights, s->out, s->rows, s->row_scale, s->row_weight, s->row_source,
+                    s->ends, s->reply };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        (void)cudaFree(all[i]);
+    cudaGraphExec_t graphs[] = { s->graph, s->calls[0], s->calls[1] };
+    for (size_t i = 0; i < 3; i++)
+        if (graphs[i])
+            (void)cudaGraphExecDestroy(graphs[i]);
+    if (s->end)
+        (void)cudaEventDestroy(s->end);
+    if (s->begin)
+        (void)cudaEventDestroy(s->begin);
+    if (--rank_stream_users == 0)
+        (void)cudaStreamDestroy(rank_stream);
+    free(s);
+}
+
+/* ---- Calls, made or replayed ---------------------------------------------------------------------------------- */
+
+static afdep_status_t call_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    return afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
+}
+
+static afdep_status_t call_collect(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    return afdep_source_collect(buffer, &s->last_collect, s->stream);
+}
+
+static afdep_status_t call_receive(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    return afdep_worker_receive(buffer, &s->last_receive, s->stream);
+}
+
+static afdep_status_t call_reply(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    return afdep_worker_reply(buffer, &s->last_reply, s->stream);
+}
+
+typedef afdep_status_t (*call_fn)(afdep_staged_t *s, afdep_buffer_t *buffer);
+
+/* Records what `call` enqueues. */
+static afdep_status_t record(afdep_staged_t *s, afdep_buffer_t *buffer, call_fn call, cudaGraphExec_t *recorded)
+{
+    cudaGraph_t graph = NULL;
+    if (failed(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "beginning to record"))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t status = call(s, buffer);
+    int broken = failed(cudaStreamEndCapture(s->stream, &graph), "recording exchanges");
+    if (status == AFDEP_OK && !broken)
+        broken = failed(cudaGraphInstantiate(recorded, graph, 0), "instantiating recorded exchanges") ||
+                 failed(cudaGraphUpload(*recorded, s->stream), "uploading recorded exchanges") || finish(s);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    return status == AFDEP_OK && broken ? AFDEP_ERR_SYSTEM : status;
+}
+
+/* A half of an exchange: the call itself, or its recording. */
+static afdep_status_t run_call(afdep_staged_t *s, afdep_buffer_t *buffer, int half, call_fn call)
+{
+    if (!s->calls[half])
+        return call(s, buffer);
+    return failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM : AFDEP_OK;
+}
+
+static void use_twins(afdep_staged_t *s, afdep_receive_t *twin, const afdep_receive_t *r);
+static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const afdep_collect_t *c);
+
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
+                                         const afdep_receive_t *r, const afdep_collect_t *c)
+{
+    own_why[0] = '\0';
+    if (s->source) {
+        use_source_twins(s, d, c);
+    } else {
+        s->last_receive = *r;
+        use_twins(s, &s->last_receive, r);
+    }
+    afdep_status_t status = record(s, buffer, s->source ? call_dispatch : call_receive, &s->calls[0]);
+    s->last_reply = (afdep_reply_t){ sizeof(s->last_reply), s->reply, s->last_receive.receipt };
+    return status == AFDEP_OK ? record(s, buffer, s->source ? call_collect : call_reply, &s->calls[1]) : status;
+}
+
+/* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const afdep_collect_t *c)
+{
+    if (d) {
+        s->last_dispatch = *d;
+        s->last_dispatch.x = s->x;
+        s->last_dispatch.ids = s->ids;
+        s->last_dispatch.weights = s->weights;
+        s->last_dispatch.x_scale = d->x_scale ? s->x_scale : NULL;
+    }
+    if (c) {
+        s->last_collect = *c;
+        s->last_collect.out = s->out;
+    }
+}
+
+/* Scales keep their strides: what lies between the first and the last of them is copied as it is. */
+static size_t scale_span(const afdep_staged_t *s, const afdep_dispatch_t *d)
+{
+    int64_t blocks = s->scenario->hidden / 128;
+    int64_t token = d->x_scale_token_stride ? d->x_scale_token_stride : blocks;
+    int64_t block = d->x_scale_block_stride ? d->x_scale_block_stride : 1;
+    return d->tokens ? (size_t)((d->tokens - 1) * token + (blocks - 1) * block + 1) * sizeof(float) : 0;
+}
+
+afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d)
+{
+    size_t tokens = (size_t)d->tokens, k = (size_t)s->scenario->top_k;
+    own_why[0] = '\0';
+    use_source_twins(s, d, NULL);
+    if (copy(s, s->x, d->x, tokens * (size_t)s->scenario->hidden * s->width) ||
+        copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t)) ||
+        copy(s, s->weights, d->weights, tokens * k * sizeof(float)) ||
+        (d->x_scale && copy(s, s->x_scale, d->x_scale, scale_span(s, d))))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t status = run_call(s, buffer, 0, call_dispatch);
+    if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
+        return status;
+    if (finish(s))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t found = afdep_buffer_error(buffer);
+    return found != AFDEP_OK && found != AFDEP_ERR_ROUTE ? found : status;
+}
+
+afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
+{
+    size_t hidden = (size_t)s->scenario->hidden;
+    own_why[0] = '\0';
+    afdep_collect_t *twin = &s->last_collect;
+    if (!s->calls[1])
+        use_source_twins(s, NULL, c);
+    if (set(s, s->out, POISON, (size_t)s->last_dispatch.tokens * hidden * 2))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t status = run_call(s, buffer, 1, call_collect);
+    if (status != AFDEP_OK)
+        return status;
+    c->tokens = twin->tokens;
+    c->result = c->out;
+    c->result_stride = (int64_t)hidden;
+    if (finish(s) ||
+        (twin->tokens && failed(cudaMemcpy2DAsync(c->out, 2 * hidden, twin->result, (size_t)twin->result_stride * 2,
+                                                  2 * hidden, (size_t)twin->tokens, cudaMemcpyDefault, s->stream),
+                                "copying what was collected")) ||
+        finish(s))
+        return AFDEP_ERR_SYSTEM;
+    return afdep_buffer_error(buffer) == AFDEP_ERR_ROUTE ? AFDEP_OK : afdep_buffer_error(buffer);
+}
+
+/* ---- FFN ----------------------------------------------------------------------------------------------------- */
+
+static void use_twins(afdep_staged_t *s, afdep_receive_t *twin, const afdep_receive_t *r)
+{
+    twin->rows = r->rows ? s->rows : NULL;
+    twin->row_scale = r->row_scale ? s->row_scale : NULL;
+    twin->row_weight = r->row_weight ? s->row_weight : NULL;
+    twin->row_source = r->row_source ? s->row_source : NULL;
+    twin->ends = r->ends ? s->ends : NULL;
+    twin->rows_capacity = r->rows_capacity;
+}
+
+static afdep_status_t allocate_twins(void *context, int64_t rows, afdep_receive_t *twin)
+{
+    afdep_staged_t *s = context;
+    afdep_status_t status = s->caller->allocate(s->caller->allocate_context, rows, s->caller);
+    if (status == AFDEP_OK)
+        use_twins(s, twin, s->caller);
+    return status;
+}
+
+static int poison_twins(afdep_staged_t *s)
+{
+    size_t rows = (size_t)s->rows_capacity, hidden = (size_t)s->scenario->hidden;
+    return set(s, s->rows, POISON, rows * hidden * s->width) ||
+           set(s, s->row_scale, POISON, rows * hidden / 128 * sizeof(float)) ||
+           set(s, s->row_weight, POISON, rows * sizeof(float)) ||
+           set(s, s->row_source, POISON_INT, rows * 2 * sizeof(int32_t)) ||
+           set(s, s->ends, POISON_INT, s->experts * sizeof(int32_t));
+}
+
+static int fetch_rows(afdep_staged_t *s, afdep_receive_t *r)
+{
+    int64_t align = s->scenario->expert_alignment;
+    if (copy(s, r->ends, s->ends, s->experts * sizeof(int32_t)) || finish(s))
+        return 1;
+    s->live = (r->ends[s->experts - 1] + align - 1) / align * align;
+    if (s->live < 0 || s->live > s->rows_capacity) {
+        snprintf(own_why, sizeof(own_why), "receive says %lld rows have come", (long long)s->live);
+        return 1;
+    }
+    int64_t most = s->live + GUARD_ROWS < r->rows_capacity ? s->live + GUARD_ROWS : r->rows_capacity;
+    size_t rows = (size_t)(most < s->rows_capacity ? most : s->rows_capacity), hidden = (size_t)s->scenario->hidden;
+    return copy(s, r->rows, s->rows, rows * hidden * s->width) ||
+           (r->row_scale && copy(s, r->row_scale, s->row_scale, rows * hidden / 128 * sizeof(float))) ||
+           copy(s, r->row_weight, s->row_weight, rows * sizeof(float)) ||
+           (r->row_source && copy(s, r->row_source, s->row_source, rows * 2 * sizeof(int32_t))) || finish(s);
+}
+
+afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_receive_t *r)
+{
+    own_why[0] = '\0';
+    afdep_receive_t *twin = &s->last_receive;
+    s->caller = r;
+    if (!s->calls[0]) {
+        *twin = *r;
+        use_twins(s, twin, r);
+    }
+    if (r->allocate) {
+        twin->allocate = allocate_twins;
+        twin->allocate_context = s;
+    }
+    if (poison_twins(s))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t status = run_call(s, buffer, 0, call_receive);
+    r->row_count = twin->row_count;
+    if (status != AFDEP_OK)
+        return status;
+    r->receipt = twin->receipt;
+    if (finish(s))
+        return AFDEP_ERR_SYSTEM;
+    status = afdep_buffer_error(buffer); /* what kernels found counts before what they left */
+    if (status != AFDEP_OK)
+        return status;
+    if (fetch_rows(s, r))
+        return AFDEP_ERR_SYSTEM;
+    r->row_count = s->live;
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_reply_t *reply)
+{
+    own_why[0] = '\0';
+    s->last_reply = *reply;
+    s->last_reply.rows = s->reply;
+    if (reply->rows && copy(s, s->reply, reply->rows, (size_t)s->live * (size_t)s->scenario->hidden * 2))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t status = run_call(s, buffer, 1, call_reply);
+    if (status != AFDEP_OK)
+        return status;
+    return finish(s) ? AFDEP_ERR_SYSTEM : afdep_buffer_error(buffer);
+}
+
+/* ---- Against the clock --------------------------------------------------------------------------------------- */
+
+static afdep_status_t enqueue_pair(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    if (s->source) {
+        afdep_collect_t collect = AFDEP_COLLECT_INIT;
+        collect.out = s->out;
+        collect.view = s->run.view;
+        afdep_status_t status = afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
+        return status == AFDEP_OK ? afdep_source_collect(buffer, &collect, s->stream) : status;
+    }
+    afdep_receive_t receive = s->last_receive;
+    receive.read_host_counts = 0;
+    receive.allocate = NULL;
+    receive.host_counts = NULL;
+    afdep_status_t status = afdep_worker_receive(buffer, &receive, s->stream);
+    afdep_reply_t reply = { sizeof(reply), s->reply, receive.receipt };
+    return status == AFDEP_OK ? afdep_worker_reply(buffer, &reply, s->stream) : status;
+}
+
+static afdep_status_t enqueue(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    afdep_status_t status = AFDEP_OK;
+    for (int i = 0; status == AFDEP_OK && i < s->run.pairs; i++)
+        status = enqueue_pair(s, buffer);
+    return status;
+}
+
+afdep_status_t afdep_staged_record(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_staged_run_t *run)
+{
+    own_why[0] = '\0';
+    s->run = *run;
+    if (s->graph)
+        (void)cudaGraphExecDestroy(s->graph);
+    s->graph = NULL;
+    return run->graph ? record(s, buffer, enqueue, &s->graph) : AFDEP_OK;
+}
+
+afdep_status_t afdep_staged_replay(afdep_staged_t *s, afdep_buffer_t *buffer, int times, double *us)
+{
+    float ms = 0;
+    own_why[0] = '\0';
+    if (failed(cudaEventRecord(s->begin, s->stream), "an event"))
+        return AFDEP_ERR_SYSTEM;
+    for (int i = 0; i < times; i++) {
+        afdep_status_t status = s->graph ? AFDEP_OK : enqueue(s, buffer);
+        if (status != AFDEP_OK)
+            return status;
+        if (s->graph && failed(cudaGraphLaunch(s->graph, s->stream), "replaying exchanges"))
+            return AFDEP_ERR_SYSTEM;
+    }
+    if (failed(cudaEventRecord(s->end, s->stream), "an event") || finish(s) ||
+        failed(cudaEventElapsedTime(&ms, s->begin, s->end), "an event"))
+        return AFDEP_ERR_SYSTEM;
+    *us = (double)ms * 1000 / ((double)times * s->run.pairs);
+    return afdep_buffer_error(buffer);
+}
+
+#else
+
+static afdep_status_t refuse(void)
+{
+    return AFDEP_ERR_UNSUPPORTED;
+}
+
+const char *afdep_staged_why(void)
+{
+    return "this build has no CUDA backend";
+}
+
+void afdep_staged_begin(int threads)
+{
+    (void)threads;
+}
+
+void afdep_staged_use_device(int rank)
+{
+    (void)rank;
+}
+
+afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int bucket, char *why, size_t why_size)
+{
+    (void)c, (void)rank, (void)bucket;
+    snprintf(why, why_size, "%s", afdep_staged_why());
+    return NULL;
+}
+
+void afdep_staged_destroy(afdep_staged_t *s)
+{
+    (void)s;
+}
+
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
+                                         const afdep_receive_t *r, const afdep_collect_t *c)
+{
+    (void)s, (void)buffer, (void)d, (void)r, (void)c;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d)
+{
+    (void)s, (void)buffer, (void)d;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_receive_t *r)
+{
+    (void)s, (void)buffer, (void)r;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_reply_t *reply)
+{
+    (void)s, (void)buffer, (void)reply;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
+{
+    (void)s, (void)buffer, (void)c;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_record(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_staged_run_t *run)
+{
+    (void)s, (void)buffer, (void)run;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_replay(afdep_staged_t *s, afdep_buffer_t *buffer, int times, double *us)
+{
+    (void)s, (void)buffer, (void)times, (void)us;
+    return refuse();
+}
+
+#endif
