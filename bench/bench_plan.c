@@ -105,6 +105,8 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
     if (plan->common.backend == 1)
         return afdep_why(why, why_size, "--backend: cuda: this build has no CUDA backend");
 #endif
+    if (w->fault && plan->common.backend == 1)
+        return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
     if (plan->protocol == AFDEP_BENCH_M2N)
         return afdep_why(why, why_size, "--protocol: m2n: the symmetric M2N baseline is not built yet");
     if (plan->protocol == AFDEP_BENCH_NCCL_P2P)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A fabric for tests, over shm: every peer has a short queue, what is issued starts at flush only, a full queue is
- * back-pressure, and words are added to. With `windows`, odd peers are mapped and even ones are not. What a real network
- * does on a bad day.
+ * back-pressure, and words are added to. With `windows`, odd peers are mapped and even ones are not. What a real
+ * network does on a bad day.
  */
 #ifndef AFDEP_VALIDATE_UNIT_QUEUE_FABRIC_H
 #define AFDEP_VALIDATE_UNIT_QUEUE_FABRIC_H

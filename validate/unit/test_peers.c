@@ -22,7 +22,7 @@
 #define RANKS 6
 #define MOST 0xFFFFFFFFu
 
-/* What the peers of a rank write, where `right` is what they should. The rank under test is 0 or 2; its first source (or
+/* What the peers of a rank write; `right` is what they should. The rank under test is 0 or 2; its first source (or
    target) sends it one token, the other rail of its domain another. */
 typedef struct play {
     uint32_t count_tag, count;                 /* the first source's count word */
