@@ -107,6 +107,7 @@ struct afdep_fabric {
     const uint64_t *peer_bytes;      /* [size]: every rank's segment size, exchanged and checked at open */
     afdep_peer_counters_t *counters; /* [size]: what this rank sent to each */
     afdep_signal_kind_t kind;        /* of the signal being issued, for decorators that choose by it */
+    unsigned spins;                  /* rounds that idle() spins before it gives the processor away */
     int issued;                      /* something was issued since whoever flushes last looked */
 };
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define AFDEP_IDLE_SPINS 8u       /* rounds that only pause the processor */
+#define AFDEP_IDLE_SPINS 8u       /* rounds that only pause the processor, where every rank has one to itself */
 #define AFDEP_IDLE_YIELDS 200000u /* rounds that yield, some 0.1 s on an idle machine, before rounds sleep */
 #define AFDEP_IDLE_SLEEP_NS 50000
 
@@ -31,13 +31,21 @@ static inline uint64_t afdep_monotonic_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Nothing was to be done `rounds` times in a row. */
-static inline void afdep_idle(unsigned rounds)
+/* Spinning only keeps the others of an oversubscribed host from what this rank waits for. */
+static inline unsigned afdep_idle_spins(int ranks)
 {
-    if (rounds < AFDEP_IDLE_SPINS) {
+    cpu_set_t processors;
+    int own = sched_getaffinity(0, sizeof(processors), &processors) == 0 ? CPU_COUNT(&processors) : 1;
+    return ranks > own ? 0 : AFDEP_IDLE_SPINS;
+}
+
+/* Nothing was to be done `rounds` times in a row; `spins` of them are spent spinning. */
+static inline void afdep_idle(unsigned rounds, unsigned spins)
+{
+    if (rounds < spins) {
         for (int i = 0; i < 16; i++)
             afdep_cpu_pause();
-    } else if (rounds < AFDEP_IDLE_SPINS + AFDEP_IDLE_YIELDS) {
+    } else if (rounds < spins + AFDEP_IDLE_YIELDS) {
         sched_yield();
     } else {
         struct timespec t = { 0, AFDEP_IDLE_SLEEP_NS };

@@ -276,6 +276,7 @@ static shm_fabric_t *shm_new(const afdep_fabric_args_t *args)
     f->super.ops = &shm_ops;
     f->super.rank = args->group->rank;
     f->super.size = args->group->size;
+    f->super.spins = afdep_idle_spins(args->group->size);
     f->super.lanes = args->lanes;
     f->super.bytes = args->bytes;
     f->super.counters = calloc(size, sizeof(*f->super.counters));
@@ -383,8 +384,7 @@ static uint64_t shm_now(afdep_fabric_t *fabric)
 
 static void shm_idle(afdep_fabric_t *fabric, unsigned rounds)
 {
-    (void)fabric;
-    afdep_idle(rounds);
+    afdep_idle(rounds, fabric->spins);
 }
 
 static int shm_alive(afdep_fabric_t *fabric, int peer)

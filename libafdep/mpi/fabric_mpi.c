@@ -291,6 +291,7 @@ static mpi_fabric_t *mpi_new(const afdep_fabric_args_t *args)
     f->super.ops = &mpi_ops;
     f->super.rank = args->group->rank;
     f->super.size = args->group->size;
+    f->super.spins = afdep_idle_spins(args->group->size);
     f->super.lanes = args->lanes;
     f->super.bytes = args->bytes;
     f->timeout_ms = args->timeout_ms;
@@ -451,8 +452,7 @@ static uint64_t mpi_now(afdep_fabric_t *fabric)
 
 static void mpi_idle(afdep_fabric_t *fabric, unsigned rounds)
 {
-    (void)fabric;
-    afdep_idle(rounds);
+    afdep_idle(rounds, fabric->spins);
 }
 
 static int mpi_alive(afdep_fabric_t *fabric, int peer)

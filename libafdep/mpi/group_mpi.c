@@ -40,7 +40,7 @@ afdep_status_t afdep_mpi_wait(MPI_Request *request, int timeout_ms, const char *
         if (afdep_monotonic_ns() > deadline)
             return afdep_fail(AFDEP_ERR_BOOTSTRAP, "%s: not every rank of the group came within %d ms", call,
                               timeout_ms);
-        afdep_idle(rounds);
+        afdep_idle(rounds, 0);
     }
 }
 
