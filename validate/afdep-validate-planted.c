@@ -25,22 +25,34 @@ typedef struct control {
     int ffn, attention, per_domain, in_flight, exchanges, unordered, one_sided_stagger;
     int tokens; /* at most, per source */
     uint64_t first_exchange;
+    int mixed, barrier;
 } control_t;
 
 static const control_t controls[] = {
-    { "nothing", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 3, 0, 0, 4, 0 },
-    { "no_witness", AFDEP_PLANT_NO_WITNESS, 2, 4, 2, 1, 3, 0, 0, 4, 0 },
-    { "witness_at_channel_0", AFDEP_PLANT_WITNESS_CHANNEL_0, 2, 4, 2, 1, 3, 0, 0, 16, 0 },
-    { "witness_to_the_served_only", AFDEP_PLANT_WITNESS_SERVED, 2, 4, 2, 1, 4, 0, 0, 4, 0 },
-    { "collect_channel_0_only", AFDEP_PLANT_COLLECT_CHANNEL_0, 2, 4, 2, 1, 2, 0, 0, 4, 0 },
-    { "one_forward_word", AFDEP_PLANT_ONE_FORWARD_WORD, 2, 4, 2, 1, 4, 0, 0, 4, 0 },
-    { "untagged_count_words", AFDEP_PLANT_UNTAGGED_COUNT, 2, 4, 2, 1, 3, 0, 0, 4, 0 },
-    { "count_word_of_the_exchange_before", AFDEP_PLANT_EARLIER_COUNT, 2, 4, 2, 1, 3, 0, 0, 4, 0 },
-    { "silent_ranks_not_awaited", AFDEP_PLANT_SILENT_NOT_AWAITED, 2, 4, 6, 1, 4, 0, 0, 4, 0 },
-    { "tail_carries", AFDEP_PLANT_TAIL_CARRIES, 2, 4, 2, 1, 4, 0, 0, 4, 0xFFFFFFFEu },
-    { "two_in_flight_on_one_plane", AFDEP_PLANT_ONE_PLANE, 2, 4, 2, 2, 4, 0, 0, 4, 0 },
-    { "word_before_its_rows", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 2, 1, 0, 4, 0 },
-    { "stagger_on_one_side", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 2, 0, 1, 4, 0 },
+    { "nothing", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 3, 0, 0, 4, 0, 0, 0 },
+    { "no_witness", AFDEP_PLANT_NO_WITNESS, 2, 4, 2, 1, 3, 0, 0, 4, 0, 0, 0 },
+    { "witness_at_channel_0", AFDEP_PLANT_WITNESS_CHANNEL_0, 2, 4, 2, 1, 3, 0, 0, 16, 0, 0, 0 },
+    { "witness_to_the_served_only", AFDEP_PLANT_WITNESS_SERVED, 2, 4, 2, 1, 4, 0, 0, 4, 0, 0, 0 },
+    { "collect_channel_0_only", AFDEP_PLANT_COLLECT_CHANNEL_0, 2, 4, 2, 1, 2, 0, 0, 4, 0, 0, 0 },
+    { "one_forward_word", AFDEP_PLANT_ONE_FORWARD_WORD, 2, 4, 2, 1, 4, 0, 0, 4, 0, 0, 0 },
+    { "untagged_count_words", AFDEP_PLANT_UNTAGGED_COUNT, 2, 4, 2, 1, 3, 0, 0, 4, 0, 0, 0 },
+    { "count_word_of_the_exchange_before", AFDEP_PLANT_EARLIER_COUNT, 2, 4, 2, 1, 3, 0, 0, 4, 0, 0, 0 },
+    { "silent_ranks_not_awaited", AFDEP_PLANT_SILENT_NOT_AWAITED, 2, 4, 6, 1, 4, 0, 0, 4, 0, 0, 0 },
+    { "tail_carries", AFDEP_PLANT_TAIL_CARRIES, 2, 4, 2, 1, 4, 0, 0, 4, 0xFFFFFFFEu, 0, 0 },
+    { "two_in_flight_on_one_plane", AFDEP_PLANT_ONE_PLANE, 2, 4, 2, 2, 4, 0, 0, 4, 0, 0, 0 },
+    { "nothing_union", AFDEP_PLANT_NOTHING, 2, 4, 3, 1, 4, 0, 0, 4, 0, 0, 0 },
+    { "union_no_witness", AFDEP_PLANT_NO_WITNESS, 2, 4, 3, 1, 3, 0, 0, 4, 0, 0, 0 },
+    { "union_witness_at_channel_0", AFDEP_PLANT_WITNESS_CHANNEL_0, 2, 4, 3, 1, 3, 0, 0, 16, 0, 0, 0 },
+    { "union_rail_answers_not_awaited", AFDEP_PLANT_NO_RAIL_ANSWER, 2, 4, 3, 1, 4, 0, 0, 4, 0, 0, 0 },
+    { "nothing_mixed", AFDEP_PLANT_NOTHING, 2, 4, 3, 1, 4, 0, 0, 4, 0, 1, 0 },
+    { "mixed_no_witness", AFDEP_PLANT_NO_WITNESS, 2, 4, 3, 1, 3, 0, 0, 4, 0, 1, 0 },
+    { "mixed_rail_answers_not_awaited", AFDEP_PLANT_NO_RAIL_ANSWER, 2, 4, 3, 1, 4, 0, 0, 4, 0, 1, 0 },
+    { "mixed_forward_word_before_answer", AFDEP_PLANT_WORD_BEFORE_ANSWER, 2, 4, 3, 1, 4, 0, 0, 4, 0, 1, 0 },
+    { "nothing_symmetric", AFDEP_PLANT_NOTHING, 0, 4, 2, 1, 3, 0, 0, 4, 0, 0, 1 },
+    { "symmetric_no_barrier", AFDEP_PLANT_NO_BARRIER_WAIT, 0, 4, 4, 1, 3, 0, 0, 4, 0, 0, 1 },
+    { "symmetric_barrier_in_domain_only", AFDEP_PLANT_BARRIER_IN_DOMAIN, 0, 4, 2, 1, 4, 0, 0, 4, 0, 0, 1 },
+    { "word_before_its_rows", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 2, 1, 0, 4, 0, 0, 0 },
+    { "stagger_on_one_side", AFDEP_PLANT_NOTHING, 2, 4, 2, 1, 2, 0, 1, 4, 0, 0, 0 },
 };
 
 static afdep_scenario_t scenario_of(const control_t *c)
@@ -68,6 +80,8 @@ static int run(const control_t *c, long schedules, uint64_t seed)
                                      .stagger = 1,
                                      .sparse_dispatch = 1,
                                      .sparse_combine = 1,
+                                     .mixed_hybrid = c->mixed,
+                                     .entry_barrier = c->barrier,
                                      .in_flight = c->in_flight,
                                      .exchanges = c->exchanges,
                                      .most_tokens = c->tokens,

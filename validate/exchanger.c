@@ -49,7 +49,7 @@ static int init_source(afdep_exchanger_t *x)
 static int init_worker(afdep_exchanger_t *x, int64_t rows)
 {
     const afdep_scenario_t *s = x->scenario;
-    size_t r = (size_t)rows, hidden = (size_t)s->hidden, experts = (size_t)(s->num_experts / s->ffn_ranks);
+    size_t r = (size_t)rows, hidden = (size_t)s->hidden, experts = (size_t)afdep_scenario_experts(s);
     x->rows_capacity = rows;
     x->rows = take(r * hidden * (s->dtype == AFDEP_DTYPE_FP8 ? 1 : 2));
     x->row_scale = take(r * hidden / 128 * sizeof(float));
@@ -80,7 +80,9 @@ int afdep_exchanger_init_rank(afdep_exchanger_t *x, const afdep_scenario_t *scen
     x->seed = seed;
     x->rank = rank;
     x->apply_weights = apply_weights;
-    return rank < scenario->ffn_ranks ? init_worker(x, memory.receive_rows) : init_source(x);
+    if (afdep_scenario_is_source(scenario, rank) && init_source(x) != 0)
+        return -1;
+    return afdep_scenario_is_worker(scenario, rank) ? init_worker(x, memory.receive_rows) : 0;
 }
 
 int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario, afdep_buffer_t *buffer, uint64_t seed)
@@ -123,7 +125,7 @@ static void skip_choices(const afdep_exchanger_t *x, const afdep_exchange_plan_t
     }
 }
 
-/* ---- Attention ----------------------------------------------------------------------------------------------- */
+/* ---- Sources ----------------------------------------------------------------------------------------------- */
 
 static void make_tokens(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
@@ -203,7 +205,7 @@ static afdep_status_t judge_collect(afdep_exchanger_t *x, const afdep_exchange_p
     return check_collected(x, &x->collect);
 }
 
-/* ---- FFN ----------------------------------------------------------------------------------------------------- */
+/* ---- Workers ----------------------------------------------------------------------------------------------------- */
 
 static afdep_status_t offer_tensors(void *context, int64_t rows, struct afdep_receive *r)
 {
@@ -224,7 +226,7 @@ static void poison_tensors(afdep_exchanger_t *x)
     memset(x->row_scale, POISON, rows * hidden / 128 * sizeof(float));
     memset(x->row_weight, POISON, rows * sizeof(float));
     memset(x->row_source, POISON, rows * 2 * sizeof(int32_t));
-    memset(x->ends, POISON, (size_t)(x->scenario->num_experts / x->scenario->ffn_ranks) * sizeof(int32_t));
+    memset(x->ends, POISON, (size_t)afdep_scenario_experts(x->scenario) * sizeof(int32_t));
 }
 
 static afdep_status_t check_received(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, const afdep_receive_t *r)
@@ -268,7 +270,7 @@ static void make_reply(afdep_exchanger_t *x)
 {
     const afdep_scenario_t *s = x->scenario;
     const afdep_receive_t *r = &x->receive;
-    int experts = s->num_experts / s->ffn_ranks, align = s->expert_alignment;
+    int experts = afdep_scenario_experts(s), align = s->expert_alignment;
     size_t hidden = (size_t)s->hidden, width = s->dtype == AFDEP_DTYPE_FP8 ? 1 : 2;
     memset(x->reply, POISON, (size_t)x->rows_capacity * hidden * 2);
     for (int e = 0, row = 0; e < experts; e++) {
@@ -307,43 +309,54 @@ static afdep_status_t judge_reply(afdep_exchanger_t *x, afdep_status_t status)
     return status;
 }
 
-/* ---- Both ---------------------------------------------------------------------------------------------------- */
+/* ---- Whichever a rank is: a symmetric one is both, and its two calls are elastic ones -------------------------- */
 
 static int is_worker(const afdep_exchanger_t *x)
 {
-    return x->rank < x->scenario->ffn_ranks;
+    return afdep_scenario_is_worker(x->scenario, x->rank);
+}
+
+static int is_source(const afdep_exchanger_t *x)
+{
+    return afdep_scenario_is_source(x->scenario, x->rank);
 }
 
 void afdep_exchanger_prepare_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     if (is_worker(x))
         prepare_receive(x, plan);
-    else
+    if (is_source(x))
         prepare_dispatch(x, plan);
 }
 
 afdep_status_t afdep_exchanger_judge_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
                                            afdep_status_t status)
 {
-    return is_worker(x) ? judge_receive(x, plan, status) : judge_dispatch(x, status);
+    if (is_source(x))
+        status = judge_dispatch(x, status);
+    return is_worker(x) ? judge_receive(x, plan, status) : status;
 }
 
 void afdep_exchanger_prepare_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     if (is_worker(x))
         prepare_reply(x);
-    else
+    if (is_source(x))
         prepare_collect(x, plan);
 }
 
 afdep_status_t afdep_exchanger_judge_second(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan,
                                             afdep_status_t status)
 {
-    return is_worker(x) ? judge_reply(x, status) : judge_collect(x, plan, status);
+    if (is_worker(x))
+        status = judge_reply(x, status);
+    return is_source(x) ? judge_collect(x, plan, status) : status;
 }
 
 afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x)
 {
+    if (is_worker(x) && is_source(x))
+        return afdep_elastic_dispatch(x->buffer, &x->dispatch, &x->receive, NULL);
     if (!x->staged)
         return is_worker(x) ? afdep_worker_receive(x->buffer, &x->receive, NULL)
                             : afdep_source_dispatch(x->buffer, &x->dispatch, NULL);
@@ -353,6 +366,8 @@ afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x)
 
 afdep_status_t afdep_exchanger_call_second(afdep_exchanger_t *x)
 {
+    if (is_worker(x) && is_source(x))
+        return afdep_elastic_combine(x->buffer, &x->reply_arguments, &x->collect, NULL);
     if (!x->staged)
         return is_worker(x) ? afdep_worker_reply(x->buffer, &x->reply_arguments, NULL)
                             : afdep_source_collect(x->buffer, &x->collect, NULL);

@@ -31,8 +31,8 @@ typedef struct afdep_exchanger {
     uint64_t seed;
     int rank, apply_weights;
     /* Everything below is sized for the scenario's capacity and reused. */
-    afdep_source_tokens_t own;      /* Attention: this source's tokens */
-    afdep_source_tokens_t *sources; /* FFN: the routes of all */
+    afdep_source_tokens_t own;      /* sources: this one's tokens */
+    afdep_source_tokens_t *sources; /* workers: the routes of all */
     float *transposed;
     uint16_t *out, *want;
     void *scratch;
@@ -57,7 +57,8 @@ int afdep_exchanger_init_rank(afdep_exchanger_t *x, const afdep_scenario_t *scen
 void afdep_exchanger_free(afdep_exchanger_t *x);
 
 /*
- * The halves of an exchange at this rank, so that several may be in flight: dispatch or receive, then collect or reply.
+ * The halves of an exchange at this rank, so that several may be in flight: dispatch or receive, then collect or reply; of a
+ * symmetric rank both at once.
  * Each returns the library's status, or AFDEP_ERR_PROTOCOL with `why` set when a value is wrong. Both halves take the
  * same plan; between them the plan's `number` and `tokens` must not change.
  */

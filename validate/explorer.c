@@ -25,7 +25,9 @@ static afdep_status_t resolve(afdep_explorer_t *e)
     c.sparse_dispatch = toggle(e->explore.sparse_dispatch);
     c.sparse_combine = toggle(e->explore.sparse_combine);
     c.in_flight = e->explore.in_flight;
-    c.flags = e->explore.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0;
+    c.flags = (e->explore.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
+              (e->explore.mixed_hybrid ? AFDEP_FLAG_MIXED_HYBRID : 0) |
+              (e->explore.entry_barrier ? AFDEP_FLAG_ENTRY_BARRIER : 0);
     afdep_status_t status = afdep_settings_resolve(&c, e->ranks, &e->settings);
     if (status == AFDEP_OK && e->explore.first_exchange)
         e->settings.first_exchange = e->explore.first_exchange;
@@ -39,7 +41,7 @@ static afdep_status_t make_rank(afdep_explorer_t *e, int rank)
 {
     afdep_explore_rank_t *r = &e->rank[rank];
     const afdep_scenario_t *s = e->explore.scenario;
-    const afdep_settings_t *settings = rank < s->ffn_ranks ? &e->worker_settings : &e->settings;
+    const afdep_settings_t *settings = afdep_scenario_is_worker(s, rank) ? &e->worker_settings : &e->settings;
     afdep_status_t status = afdep_host_create(settings, rank, &r->host);
     e->created = rank + 1;
     if (status != AFDEP_OK)
@@ -175,12 +177,16 @@ static afdep_status_t begin_call(afdep_explorer_t *e, afdep_explore_rank_t *r)
               r->under_way == 1 ? "first" : "second", n + 1);
     if (r->under_way == 1) {
         afdep_exchanger_prepare_first(x, &e->plans[n]);
-        return h->ffn ? afdep_host_begin_receive(h, &x->receive, NULL)
-                      : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
+        if (h->source && h->worker)
+            return afdep_host_begin_elastic_dispatch(h, &x->dispatch, &x->receive, NULL);
+        return h->worker ? afdep_host_begin_receive(h, &x->receive, NULL)
+                         : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
     }
     afdep_exchanger_prepare_second(x, &e->plans[n]);
-    return h->ffn ? afdep_host_begin_reply(h, &x->reply_arguments, NULL)
-                  : afdep_host_begin_collect(h, &x->collect, NULL);
+    if (h->source && h->worker)
+        return afdep_host_begin_elastic_combine(h, &x->reply_arguments, &x->collect, NULL);
+    return h->worker ? afdep_host_begin_reply(h, &x->reply_arguments, NULL)
+                     : afdep_host_begin_collect(h, &x->collect, NULL);
 }
 
 static afdep_status_t end_call(afdep_explorer_t *e, afdep_explore_rank_t *r, afdep_status_t result, char *why,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Until when a region's rows are read. */
-typedef enum reader { READ_NOT, READ_BY_RECEIVE, READ_BY_END } reader_t;
+typedef enum reader { READ_NOT, READ_FROM_RAIL, READ_BY_RECEIVE, READ_BY_END } reader_t;
 
 typedef struct region {
     reader_t reader;
@@ -20,53 +20,51 @@ static int in_region(const region_t *r, uint64_t at)
 }
 
 /* The row region of a rank's plane that `at` (an offset in the plane) lies in. */
-static region_t region_of(const afdep_explorer_t *e, int rank, uint64_t at)
+static region_t region_of(const afdep_explorer_t *e, const afdep_host_t *h, uint64_t at)
 {
     const afdep_shape_t *s = &e->settings.shape;
     const afdep_layout_t *l = &e->settings.layout;
-    const afdep_plane_layout_t *p = afdep_plane_of(l, s, rank);
-    uint64_t capacity = (uint64_t)s->capacity, tokens = capacity * (uint64_t)s->attention_ranks;
-    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
-    uint64_t rows = direct ? tokens : (uint64_t)s->attention_domains * (uint32_t)s->channels * l->slots;
-    region_t ffn[] = {
-        { READ_BY_RECEIVE, p->inbox, rows * l->row.stride, l->row.stride, l->row.tag_offset },
-        { READ_BY_RECEIVE, p->domain_inbox, direct ? 0 : tokens * l->row.stride, l->row.stride, l->row.tag_offset },
-        { READ_BY_END, p->partials, direct ? 0 : tokens * l->row.reply_stride, l->row.reply_stride,
-          l->row.reply_tag_offset },
+    const afdep_plane_layout_t *p = afdep_plane_of(l, s, h->rank);
+    const afdep_row_format_t *f = &l->row;
+    uint64_t capacity = (uint64_t)s->capacity, targets = (uint64_t)afdep_targets(s);
+    uint64_t rail_tokens = capacity * (uint64_t)s->ranks_per_domain * (uint64_t)s->attention_domains;
+    uint64_t slots = (uint64_t)s->attention_domains * (uint32_t)s->channels * l->slots;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT, inside = !direct && s->ranks_per_domain > 1;
+    region_t regions[] = {
+        { READ_BY_RECEIVE, p->inbox, direct && h->worker ? capacity * (uint64_t)s->attention_ranks * f->stride : 0,
+          f->stride, f->tag_offset },
+        { READ_FROM_RAIL, p->inbox, h->forwarder ? slots * f->stride : 0, f->stride, f->tag_offset },
+        { READ_BY_RECEIVE, p->domain_inbox, inside && h->worker ? rail_tokens * f->stride : 0, f->stride, f->tag_offset },
+        { READ_BY_END, p->partials, inside && h->forwarder ? rail_tokens * f->reply_stride : 0, f->reply_stride,
+          f->reply_tag_offset },
+        { READ_BY_END, p->combine_rows, h->source ? targets * capacity * f->reply_stride : 0, f->reply_stride,
+          f->reply_tag_offset },
     };
-    region_t attention = { READ_BY_END, p->combine_rows,
-                           (uint64_t)afdep_targets(s) * capacity * l->row.reply_stride, l->row.reply_stride,
-                           l->row.reply_tag_offset };
-    region_t none = { READ_NOT, 0, 0, 1, 0 };
-    if (!afdep_is_ffn(s, rank))
-        return in_region(&attention, at) ? attention : none;
-    for (size_t i = 0; i < sizeof(ffn) / sizeof(ffn[0]); i++)
-        if (in_region(&ffn[i], at))
-            return ffn[i];
-    return none;
+    for (size_t i = 0; i < sizeof(regions) / sizeof(regions[0]); i++)
+        if (in_region(&regions[i], at))
+            return regions[i];
+    return (region_t){ READ_NOT, 0, 0, 1, 0 };
 }
 
 /* The last exchange whose rows in the region this rank is finished with. */
 static uint64_t finished_reading(const afdep_host_t *h, reader_t reader)
 {
-    if (reader == READ_BY_END)
-        return h->finished;
-    return h->started - (h->receive_stage != AFDEP_RECEIVE_IDLE);
+    return reader == READ_BY_END ? h->finished : reader == READ_FROM_RAIL ? h->read_rail : h->read_rows;
 }
 
 static afdep_status_t check_row(const afdep_explorer_t *e, const afdep_sim_message_t *m, uint64_t plane_start, char *why,
                                 size_t why_size)
 {
     const afdep_host_t *h = e->rank[m->target].host;
-    region_t region = region_of(e, m->target, m->offset - plane_start);
+    region_t region = region_of(e, h, m->offset - plane_start);
     if (region.reader == READ_NOT)
         return AFDEP_OK;
     const afdep_row_tag_t *was =
         (const afdep_row_tag_t *)(const void *)(h->fabric->base + m->offset + region.tag_offset);
     afdep_row_tag_t is;
     memcpy(&is, (const char *)m->data + region.tag_offset, sizeof(is));
-    if (was->source == 0 && was->exchange == 0 && was->token == 0)
-        return AFDEP_OK; /* never written (rank 0's first token of exchange 0 has no earlier row to lose) */
+    if (was->mark != AFDEP_ROW_MARK)
+        return AFDEP_OK; /* never written */
     uint32_t done = (uint32_t)finished_reading(h, region.reader);
     if ((int32_t)(done - was->exchange) < 0) {
         snprintf(why, why_size,
@@ -119,49 +117,65 @@ static void add_sent(totals_t *t, const afdep_peer_counters_t *c)
     t->witnesses += c->signals[AFDEP_SIGNAL_WITNESS];
 }
 
-/* What the contract's table says for FFN rank `f` over the whole schedule; combine is an upper bound in sparse. */
-static totals_t wanted(const afdep_explorer_t *e, int f, int *exact_combine)
+static int is_direct(const afdep_shape_t *s)
+{
+    return s->protocol == AFDEP_PROTOCOL_DIRECT;
+}
+
+/* Adds what the contract's table says of one source with T tokens at the rank that takes its rows; combine is an upper
+   bound where it follows the routes. */
+static void add_source(totals_t *want, const afdep_shape_t *s, int own, uint64_t tokens)
+{
+    uint64_t channels = (uint64_t)s->channels, used = tokens < channels ? tokens : channels;
+    want->witnesses += (uint64_t)(afdep_has_witnesses(s) && !own);
+    if (is_direct(s)) {
+        want->count_words++;
+        want->combines += afdep_combines_everywhere(s) || tokens > 0;
+        return;
+    }
+    want->combines += s->sparse_combine ? used : channels;
+    if (own) /* mixed: it takes no rail to its own domain */
+        return;
+    want->finish_tails += s->sparse_dispatch ? used : channels;
+    want->count_words += (uint64_t)s->sparse_dispatch;
+}
+
+/* What rank `f`, which takes rows from sources, gets in dispatch and sends in combine over the whole schedule. */
+static totals_t wanted(const afdep_explorer_t *e, int f)
 {
     const afdep_shape_t *s = &e->settings.shape;
     totals_t want = { 0 };
-    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
-    *exact_combine = !direct && !s->sparse_combine;
-    for (int n = 0; n < e->explore.exchanges; n++)
+    for (int n = 0; n < e->explore.exchanges; n++) {
         for (int a = 0; a < s->attention_ranks; a++) {
-            uint64_t tokens = (uint64_t)e->tokens[n][a], channels = (uint64_t)s->channels;
-            uint64_t used = tokens < channels ? tokens : channels;
-            if (direct) {
-                want.count_words++;
-                want.witnesses++;
-                want.combines += tokens > 0;
-                continue;
-            }
-            if (afdep_rail_of(s, s->ffn_ranks + a) != afdep_rail_of(s, f))
-                continue;
-            want.finish_tails += s->sparse_dispatch ? used : channels;
-            want.count_words += (uint64_t)s->sparse_dispatch;
-            want.combines += s->sparse_combine ? used : channels;
-            want.witnesses += (uint64_t)s->sparse_combine;
+            int source = s->ffn_ranks + a;
+            int own = s->protocol == AFDEP_PROTOCOL_MIXED && afdep_domain_of(s, source) == afdep_domain_of(s, f);
+            if (is_direct(s) || afdep_rail_of(s, source) == afdep_rail_of(s, f))
+                add_source(&want, s, own, (uint64_t)e->tokens[n][a]);
         }
+        if (s->entry_barrier) /* its words stand in for witnesses */
+            want.witnesses += (uint64_t)(s->ranks_per_domain + (is_direct(s) ? 1 : s->attention_domains) - 2);
+    }
     return want;
 }
 
 afdep_status_t afdep_explore_check_counts(const afdep_explorer_t *e, char *why, size_t why_size)
 {
     const afdep_shape_t *s = &e->settings.shape;
-    for (int f = 0; f < s->ffn_ranks; f++) {
+    int exact = afdep_combines_everywhere(s);
+    for (int f = 0; f < s->ranks; f++) {
+        if (is_direct(s) ? !afdep_is_worker(s, f) : !afdep_is_forwarder(s, f))
+            continue;
         totals_t in = { 0 }, out = { 0 };
         for (int r = 0; r < e->ranks; r++) {
             add_sent(&in, &e->rank[r].host->fabric->counters[f]);
             add_sent(&out, &e->rank[f].host->fabric->counters[r]);
         }
-        int exact;
-        totals_t want = wanted(e, f, &exact);
+        totals_t want = wanted(e, f);
         if (in.finish_tails != want.finish_tails || in.count_words != want.count_words ||
             out.witnesses != want.witnesses || out.combines > want.combines ||
             (exact && out.combines != want.combines)) {
             snprintf(why, why_size,
-                     "signals at FFN rank %d: %llu finish tails, %llu count words, %llu combine, %llu witnesses; wanted "
+                     "signals at rank %d: %llu finish tails, %llu count words, %llu combine, %llu witnesses; wanted "
                      "%llu, %llu, %s%llu, %llu",
                      f, (unsigned long long)in.finish_tails, (unsigned long long)in.count_words,
                      (unsigned long long)out.combines, (unsigned long long)out.witnesses,

@@ -35,7 +35,7 @@ static int chosen(const int32_t *ids, int slot, int num_experts)
 static void count_rows(int32_t *counts, const afdep_scenario_t *scenario, const afdep_source_tokens_t *sources,
                        int rank)
 {
-    int experts = scenario->num_experts / scenario->ffn_ranks;
+    int experts = afdep_scenario_experts(scenario);
 
     memset(counts, 0, (size_t)experts * sizeof(*counts));
     for (int s = 0; s < scenario->attention_ranks; s++) {
@@ -55,7 +55,7 @@ static void count_rows(int32_t *counts, const afdep_scenario_t *scenario, const 
 static void place_rows(afdep_oracle_received_t *received, int32_t *next, const afdep_scenario_t *scenario,
                        const afdep_source_tokens_t *sources, int rank)
 {
-    int experts = scenario->num_experts / scenario->ffn_ranks;
+    int experts = afdep_scenario_experts(scenario);
 
     for (int s = 0; s < scenario->attention_ranks; s++) {
         for (int t = 0; t < sources[s].tokens; t++) {
@@ -76,7 +76,7 @@ static void place_rows(afdep_oracle_received_t *received, int32_t *next, const a
 int afdep_oracle_received(afdep_oracle_received_t *received, const afdep_scenario_t *scenario,
                           const afdep_source_tokens_t *sources, int rank)
 {
-    int experts = scenario->num_experts / scenario->ffn_ranks;
+    int experts = afdep_scenario_experts(scenario);
     int alignment = scenario->expert_alignment > 0 ? scenario->expert_alignment : 1;
     int32_t *next = malloc((size_t)experts * sizeof(*next));
 
@@ -191,7 +191,7 @@ int64_t afdep_oracle_check_received(const afdep_oracle_received_t *want, const a
                                     size_t why_size)
 {
     verdict_t verdict = { 0, rank, why, why_size };
-    size_t experts = (size_t)(scenario->num_experts / scenario->ffn_ranks);
+    size_t experts = (size_t)afdep_scenario_experts(scenario);
     int fp8 = scenario->dtype == AFDEP_DTYPE_FP8;
     size_t row_bytes = (size_t)scenario->hidden * (fp8 ? 1 : 2);
     size_t scales = fp8 ? (size_t)scenario->hidden / BLOCK : 0;
@@ -310,8 +310,9 @@ void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int
                       int apply_weights, afdep_oracle_reply_fn reply, void *context, void *scratch)
 {
     size_t hidden = (size_t)scenario->hidden;
-    int experts = scenario->num_experts / scenario->ffn_ranks;
-    int per_domain = scenario->ranks_per_domain > 0 ? scenario->ranks_per_domain : afdep_scenario_ranks(scenario);
+    int experts = afdep_scenario_experts(scenario);
+    int workers = afdep_scenario_workers(scenario);
+    int per_domain = scenario->ranks_per_domain > 0 ? afdep_scenario_domain_workers(scenario) : workers;
     float *floats = scratch;
     uint16_t *halves = (uint16_t *)(floats + LEVELS * hidden);
     sum_t total = { 0, halves, floats };
@@ -319,9 +320,9 @@ void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int
     sum_t partial = { 0, halves + 2 * hidden, floats + 2 * hidden };
     uint16_t *row = halves + 3 * hidden;
 
-    for (int first = 0; first < scenario->ffn_ranks; first += per_domain) {
+    for (int first = 0; first < workers; first += per_domain) {
         domain.count = 0;
-        for (int rank = first; rank < first + per_domain && rank < scenario->ffn_ranks; rank++) {
+        for (int rank = first; rank < first + per_domain && rank < workers; rank++) {
             partial.count = 0;
             for (int slot = 0; slot < scenario->top_k; slot++) {
                 int expert = chosen(ids, slot, scenario->num_experts);

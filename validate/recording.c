@@ -70,13 +70,13 @@ static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t 
     afdep_exchanger_prepare_first(&p->x, &p->plan); /* fills the tensors; its argument structs are replaced */
     p->x.dispatch = p->dispatch;
     p->x.receive = p->receive;
-    delay(r->delay_dispatches && !rig->ffn, rig->v->world->rank, n);
+    delay(r->delay_dispatches && !rig->apart, rig->v->world->rank, n);
     afdep_status_t status = afdep_exchanger_judge_first(&p->x, &p->plan, afdep_exchanger_call_first(&p->x));
     if (status != AFDEP_OK)
         return status;
     afdep_exchanger_prepare_second(&p->x, &p->plan);
     p->x.collect = p->collect;
-    delay(r->delay_replies && rig->ffn, rig->v->world->rank, n);
+    delay(r->delay_replies && rig->apart, rig->v->world->rank, n);
     return afdep_exchanger_judge_second(&p->x, &p->plan, afdep_exchanger_call_second(&p->x));
 }
 

@@ -21,7 +21,7 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     s->num_sms = either(p->num_sms, 1);
     s->hidden = either(p->hidden, s->hidden > 512 ? 512 : s->hidden);
     if (p->num_experts_per_rank)
-        s->num_experts = p->num_experts_per_rank * s->ffn_ranks;
+        s->num_experts = p->num_experts_per_rank * afdep_scenario_workers(s);
     s->top_k = either(p->top_k, s->top_k);
     s->expert_alignment = either(p->alignment, s->expert_alignment);
     if (p->other_dtype)
@@ -29,7 +29,7 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     s->routing = (afdep_routing_t){ .kind = p->routing, .zipf_s = p->zipf_s };
     s->seed = v->seed;
     rig->in_flight = either(p->in_flight, 1);
-    rig->ffn = v->world->rank < s->ffn_ranks;
+    rig->apart = v->world->rank < (s->ffn_ranks ? s->ffn_ranks : 1);
     rig->config = afdep_exchanger_config(s);
     rig->config.in_flight = rig->in_flight;
     rig->config.stagger = p->stagger;
@@ -39,7 +39,9 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     rig->config.fabric = v->fabric;
     rig->config.backend = v->backend;
     rig->config.flags = (p->apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
-                        (p->union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0);
+                        (p->union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0) |
+                        (p->mixed_hybrid ? AFDEP_FLAG_MIXED_HYBRID : 0) |
+                        (p->entry_barrier ? AFDEP_FLAG_ENTRY_BARRIER : 0);
 }
 
 int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, afdep_rig_t *rig,

@@ -14,7 +14,7 @@ typedef struct afdep_rig_plan {
     int num_sms;  /* default: 1 */
     int hidden;   /* default: at most 512 */
     int top_k, num_experts_per_rank, alignment;
-    int other_dtype, apply_weights, union_buffers, in_flight;
+    int other_dtype, apply_weights, union_buffers, mixed_hybrid, entry_barrier, in_flight;
     afdep_routing_kind_t routing;
     double zipf_s;
     afdep_toggle_t stagger, sparse_dispatch, sparse_combine;
@@ -26,7 +26,8 @@ typedef struct afdep_rig {
     afdep_config_t config;
     afdep_buffer_t *buffer;
     afdep_exchanger_t x[4]; /* one set of tensors per exchange in flight */
-    int in_flight, ffn;
+    int in_flight;
+    int apart; /* 1 at the ranks that cases set apart: FFN ranks; in a symmetric world rank 0 */
     int *tokens; /* [4][A] */
     uint64_t number; /* of the next exchange */
 } afdep_rig_t;

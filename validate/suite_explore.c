@@ -8,8 +8,8 @@
 #include "validate/explorer.h"
 
 typedef struct explore {
-    int ffn, attention, per_domain; /* 0: the scenario's topology */
-    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine */
+    int ffn, attention, per_domain; /* attention 0: the scenario's topology; ffn 0: symmetric */
+    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier */
     int in_flight, exchanges, most_tokens, apply_weights;
     uint64_t first_exchange;
     int share; /* of the schedules asked for, in percent */
@@ -30,11 +30,11 @@ static afdep_scenario_t shrink(const afdep_scenario_t *base, const explore_t *e)
     s.num_sms = 1;
     s.capacity = s.capacity < 16 ? s.capacity : 16;
     s.routing = (afdep_routing_t){ .kind = AFDEP_ROUTING_UNIFORM };
-    if (e->ffn) {
+    if (e->attention) {
         s.ffn_ranks = e->ffn;
         s.attention_ranks = e->attention;
         s.ranks_per_domain = e->per_domain;
-        s.num_experts = 4 * e->ffn;
+        s.num_experts = 4 * afdep_scenario_workers(&s);
         s.top_k = 2;
     }
     return s;
@@ -48,6 +48,8 @@ static void run_explore(const afdep_validation_t *v, const afdep_case_t *c, afde
                                      .stagger = e->toggles & 1,
                                      .sparse_dispatch = e->toggles >> 1 & 1,
                                      .sparse_combine = e->toggles >> 2 & 1,
+                                     .mixed_hybrid = e->toggles >> 3 & 1,
+                                     .entry_barrier = e->toggles >> 4 & 1,
                                      .apply_weights = e->apply_weights,
                                      .in_flight = e->in_flight,
                                      .exchanges = e->exchanges,
@@ -76,23 +78,39 @@ static void run_explore(const afdep_validation_t *v, const afdep_case_t *c, afde
 
 #define EXPLORE(...) AFDEP_SUITE_EXPLORE, run_explore, &(const explore_t){ __VA_ARGS__ }, 1, NULL
 
+#define MIXED 8
+#define BARRIER 16
+
 const afdep_case_t afdep_cases_explore[] = {
-    { "sparse", EXPLORE(0, 0, 0, 7, 1, 1, 4, 0, 0, 24) },
-    { "sparse_three_exchanges", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0, 16) },
-    { "dense", EXPLORE(0, 0, 0, 0, 1, 2, 2, 0, 0, 6) },
-    { "stagger", EXPLORE(0, 0, 0, 1, 1, 2, 2, 0, 0, 3) },
-    { "sparse_dispatch", EXPLORE(0, 0, 0, 2, 1, 2, 2, 0, 0, 3) },
-    { "stagger_sparse_dispatch", EXPLORE(0, 0, 0, 3, 1, 2, 2, 0, 0, 3) },
-    { "sparse_combine", EXPLORE(0, 0, 0, 4, 1, 2, 2, 0, 0, 3) },
-    { "stagger_sparse_combine", EXPLORE(0, 0, 0, 5, 1, 2, 2, 0, 0, 3) },
-    { "both_sparse", EXPLORE(0, 0, 0, 6, 1, 2, 2, 0, 0, 3) },
-    { "two_in_flight", EXPLORE(0, 0, 0, 7, 2, 4, 2, 0, 0, 8) },
-    { "four_in_flight", EXPLORE(0, 0, 0, 7, 4, 6, 1, 1, 0, 4) },
-    { "across_the_wrap", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0xFFFFFFFEu, 4) },
-    { "two_ffn_domains", EXPLORE(4, 4, 2, 7, 1, 2, 3, 1, 0, 4) },
-    { "domains_of_one", EXPLORE(2, 3, 1, 7, 1, 3, 3, 0, 0, 4) },
-    { "domains_of_three", EXPLORE(3, 3, 3, 7, 1, 3, 2, 0, 0, 4) },
-    { "one_domain", EXPLORE(2, 4, 6, 7, 1, 3, 4, 0, 0, 4) },
-    { "one_domain_one_ffn_rank", EXPLORE(1, 3, 4, 7, 2, 4, 4, 0, 0, 4) },
+    { "sparse", EXPLORE(0, 0, 0, 7, 1, 1, 4, 0, 0, 18) },
+    { "sparse_three_exchanges", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0, 12) },
+    { "dense", EXPLORE(0, 0, 0, 0, 1, 2, 2, 0, 0, 5) },
+    { "stagger", EXPLORE(0, 0, 0, 1, 1, 2, 2, 0, 0, 2) },
+    { "sparse_dispatch", EXPLORE(0, 0, 0, 2, 1, 2, 2, 0, 0, 2) },
+    { "stagger_sparse_dispatch", EXPLORE(0, 0, 0, 3, 1, 2, 2, 0, 0, 2) },
+    { "sparse_combine", EXPLORE(0, 0, 0, 4, 1, 2, 2, 0, 0, 2) },
+    { "stagger_sparse_combine", EXPLORE(0, 0, 0, 5, 1, 2, 2, 0, 0, 2) },
+    { "both_sparse", EXPLORE(0, 0, 0, 6, 1, 2, 2, 0, 0, 2) },
+    { "two_in_flight", EXPLORE(0, 0, 0, 7, 2, 4, 2, 0, 0, 6) },
+    { "four_in_flight", EXPLORE(0, 0, 0, 7, 4, 6, 1, 1, 0, 3) },
+    { "across_the_wrap", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0xFFFFFFFEu, 3) },
+    { "two_ffn_domains", EXPLORE(4, 4, 2, 7, 1, 2, 3, 1, 0, 3) },
+    { "domains_of_one", EXPLORE(2, 3, 1, 7, 1, 3, 3, 0, 0, 3) },
+    { "domains_of_three", EXPLORE(3, 3, 3, 7, 1, 3, 2, 0, 0, 3) },
+    { "one_domain", EXPLORE(2, 4, 6, 7, 1, 3, 4, 0, 0, 3) },
+    { "one_domain_one_ffn_rank", EXPLORE(1, 3, 4, 7, 2, 4, 4, 0, 0, 3) },
+    { "union", EXPLORE(2, 4, 3, 7, 1, 3, 2, 0, 0, 3) },
+    { "union_dense", EXPLORE(2, 4, 3, 0, 1, 3, 2, 0, 0, 2) },
+    { "union_two_in_flight", EXPLORE(2, 2, 2, 7, 2, 4, 2, 1, 0, 2) },
+    { "mixed", EXPLORE(2, 4, 3, 7 | MIXED, 1, 3, 2, 0, 0, 3) },
+    { "mixed_dense", EXPLORE(2, 4, 3, MIXED, 1, 3, 2, 0, 0, 2) },
+    { "mixed_two_in_flight", EXPLORE(2, 2, 2, 7 | MIXED, 2, 4, 2, 1, 0, 2) },
+    { "mixed_two_ffn_ranks", EXPLORE(4, 2, 3, 7 | MIXED, 1, 3, 2, 0, 0xFFFFFFFEu, 2) },
+    { "symmetric", EXPLORE(0, 4, 4, 7, 1, 3, 3, 0, 0, 2) },
+    { "symmetric_barrier", EXPLORE(0, 4, 4, 0 | BARRIER, 1, 3, 3, 0, 0, 2) },
+    { "symmetric_hybrid", EXPLORE(0, 4, 2, 7, 1, 3, 2, 0, 0, 2) },
+    { "symmetric_hybrid_dense", EXPLORE(0, 4, 2, 0, 1, 3, 2, 0, 0, 1) },
+    { "symmetric_hybrid_barrier", EXPLORE(0, 4, 2, 0 | BARRIER, 1, 3, 2, 0, 0xFFFFFFFEu, 2) },
+    { "symmetric_hybrid_in_flight", EXPLORE(0, 4, 2, 7 | BARRIER, 2, 4, 2, 1, 0, 1) },
     { NULL, AFDEP_SUITE_EXPLORE, NULL, NULL, 1, NULL },
 };

@@ -11,6 +11,7 @@
 #include "validate/child.h"
 
 #define SCHEDULES "10000"
+#define SCHEDULES_OF_A_RIGHT_ONE "2000"
 #define EXCHANGES_ON_SHM "10000" /* enough by a wide margin: the rarest was seen about every 300 */
 #define TIMEOUT_MS 120000
 
@@ -38,7 +39,7 @@ static void run_planted(const afdep_validation_t *v, const afdep_case_t *c, afde
     }
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)v->seed);
     int wants_caught = strncmp(c->name, "nothing", 7) != 0, on_shm = strchr(c->name, '@') != NULL;
-    const char *count = !on_shm ? SCHEDULES : wants_caught ? EXCHANGES_ON_SHM : "1000";
+    const char *count = !on_shm ? (wants_caught ? SCHEDULES : SCHEDULES_OF_A_RIGHT_ONE) : wants_caught ? EXCHANGES_ON_SHM : "1000";
     const char *const argv[] = { path, c->name, count, seed, NULL };
     int status = afdep_validate_spawn(argv, TIMEOUT_MS, said, sizeof(said));
     if (status == (wants_caught ? 0 : 1)) {
@@ -63,6 +64,17 @@ const afdep_case_t afdep_cases_negative[] = {
     NEGATIVE("silent_ranks_not_awaited"),
     NEGATIVE("tail_carries"),
     NEGATIVE("two_in_flight_on_one_plane"),
+    { "nothing_union", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL },
+    NEGATIVE("union_no_witness"),
+    NEGATIVE("union_witness_at_channel_0"),
+    NEGATIVE("union_rail_answers_not_awaited"),
+    { "nothing_mixed", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL },
+    NEGATIVE("mixed_no_witness"),
+    NEGATIVE("mixed_rail_answers_not_awaited"),
+    NEGATIVE("mixed_forward_word_before_answer"),
+    { "nothing_symmetric", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL },
+    NEGATIVE("symmetric_no_barrier"),
+    NEGATIVE("symmetric_barrier_in_domain_only"),
     NEGATIVE("word_before_its_rows"),
     NEGATIVE("stagger_on_one_side"),
     { "nothing@shm", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, "slow-actor: forward, channel 5; delay: finish_tail, channel 5" },

@@ -227,7 +227,7 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
         afdep_rig_plan_t rig_plan = { 0 };
         afdep_rig_t rig;
         afdep_rig_shape(v, &rig_plan, &rig);
-        if (rig.ffn) {
+        if (rig.apart) {
             afdep_config_t *config = &rig.config;
             if (i < 3)
                 *(i == 0 ? &config->stagger : i == 1 ? &config->sparse_dispatch : &config->sparse_combine) = AFDEP_OFF;

@@ -33,8 +33,7 @@ typedef struct afdep_range {
 
 #define RANGE(field, min, max) { #field, offsetof(afdep_scenario_t, field), min, max }
 
-/* The library's own ranges, so that a file is blamed before a buffer is opened. ffn_ranks may be 0 when read: the
-   symmetric protocol is refused by name, not as a number out of range. */
+/* The library's own ranges, so that a file is blamed before a buffer is opened. */
 static const afdep_range_t ranges[] = {
     RANGE(ffn_ranks, 0, AFDEP_RANKS_MAX),
     RANGE(attention_ranks, 1, AFDEP_RANKS_MAX),
@@ -403,27 +402,25 @@ static int check_name(const afdep_scenario_t *s, char *why, size_t why_size)
 static int check_topology(const afdep_scenario_t *s, char *why, size_t why_size)
 {
     int ranks = afdep_scenario_ranks(s);
-    if (s->ffn_ranks == 0)
-        return afdep_why(why, why_size, "%s: ffn_ranks: 0 asks for the symmetric protocol, which is not built yet",
-                         s->file);
     if (ranks > AFDEP_RANKS_MAX)
         return afdep_why(why, why_size, "%s: attention_ranks: %d and ffn_ranks %d are more than %d ranks", s->file,
                          s->attention_ranks, s->ffn_ranks, AFDEP_RANKS_MAX);
     if (ranks % s->ranks_per_domain != 0)
         return afdep_why(why, why_size, "%s: ranks_per_domain: %d does not divide the %d ranks (%d FFN, %d Attention)",
                          s->file, s->ranks_per_domain, ranks, s->ffn_ranks, s->attention_ranks);
-    if (s->ranks_per_domain < ranks && s->ffn_ranks % s->ranks_per_domain != 0)
-        return afdep_why(why, why_size, "%s: ranks_per_domain: %d does not divide ffn_ranks %d: a domain would hold "
-                         "both roles, and the union hybrid that this needs is not built yet",
-                         s->file, s->ranks_per_domain, s->ffn_ranks);
+    int domains = ranks / s->ranks_per_domain;
+    if (afdep_scenario_shares_domains(s) && s->ffn_ranks % domains != 0)
+        return afdep_why(why, why_size, "%s: ranks_per_domain: %d gives %d domains, which cannot hold one role each (%d "
+                         "does not divide ffn_ranks %d) nor as many FFN ranks each (%d does not divide it)",
+                         s->file, s->ranks_per_domain, domains, s->ranks_per_domain, s->ffn_ranks, domains);
     return 0;
 }
 
 static int check_model(const afdep_scenario_t *s, char *why, size_t why_size)
 {
-    if (s->num_experts % s->ffn_ranks != 0)
-        return afdep_why(why, why_size, "%s: num_experts: %d is not a multiple of ffn_ranks %d", s->file,
-                         s->num_experts, s->ffn_ranks);
+    if (s->num_experts % afdep_scenario_workers(s) != 0)
+        return afdep_why(why, why_size, "%s: num_experts: %d is not a multiple of %s %d", s->file, s->num_experts,
+                         s->ffn_ranks ? "ffn_ranks" : "attention_ranks", afdep_scenario_workers(s));
     if (s->hidden % 256 != 0)
         return afdep_why(why, why_size, "%s: hidden: %d is not a multiple of 256", s->file, s->hidden);
     if (s->top_k > s->num_experts)

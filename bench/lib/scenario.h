@@ -48,7 +48,8 @@ int afdep_scenario_load(const char *file, afdep_scenario_t *scenario, char *why,
 void afdep_scenario_default(afdep_scenario_t *scenario);
 
 /* Checks every field of a scenario, as loaded or as overridden: ranges, E % F, H % 256, K <= min(32,E), tokens <=
-   capacity, ranks filling domains, one role per domain. 0, or -1 with one line in `why` ("FILE: field: value: rule"). */
+   capacity, ranks filling domains, which hold one role each or as many FFN ranks each (ffn_ranks 0: symmetric). 0, or -1
+   with one line in `why` ("FILE: field: value: rule"). */
 int afdep_scenario_check(const afdep_scenario_t *scenario, char *why, size_t why_size);
 
 /* "uniform", "zipf:1.2", "hot:3", "trace:FILE" into `routing`. 0, or -1 with a line. */
@@ -59,6 +60,41 @@ cJSON *afdep_scenario_json(const afdep_scenario_t *scenario);
 
 /* Number of ranks. */
 static inline int afdep_scenario_ranks(const afdep_scenario_t *s) { return s->ffn_ranks + s->attention_ranks; }
+
+/* Who owns experts, and who has tokens: with ffn_ranks 0 (symmetric) every rank does both, and is one of attention_ranks. */
+static inline int afdep_scenario_workers(const afdep_scenario_t *s)
+{
+    return s->ffn_ranks ? s->ffn_ranks : s->attention_ranks;
+}
+
+static inline int afdep_scenario_is_worker(const afdep_scenario_t *s, int rank)
+{
+    return rank < afdep_scenario_workers(s);
+}
+
+static inline int afdep_scenario_is_source(const afdep_scenario_t *s, int rank)
+{
+    return rank >= s->ffn_ranks;
+}
+
+/* Experts of a worker. */
+static inline int afdep_scenario_experts(const afdep_scenario_t *s)
+{
+    return s->num_experts / afdep_scenario_workers(s);
+}
+
+/* Whether domains hold both roles. */
+static inline int afdep_scenario_shares_domains(const afdep_scenario_t *s)
+{
+    return s->ffn_ranks > 0 && s->ranks_per_domain < afdep_scenario_ranks(s) && s->ffn_ranks % s->ranks_per_domain != 0;
+}
+
+/* Workers of a domain that has any: the first so many workers are the first such domain's, and so on. */
+static inline int afdep_scenario_domain_workers(const afdep_scenario_t *s)
+{
+    return afdep_scenario_shares_domains(s) ? s->ffn_ranks / (afdep_scenario_ranks(s) / s->ranks_per_domain)
+                                            : s->ranks_per_domain;
+}
 
 void afdep_scenario_free(afdep_scenario_t *scenario);
 

@@ -57,6 +57,8 @@ static void claim_settings(claim_t *claim, const afdep_settings_t *settings, con
         { "sparse_combine", s->sparse_combine },
         { "apply_weights", s->apply_weights },
         { "union_buffers", s->union_buffers },
+        { "mixed_hybrid", (settings->flags & AFDEP_FLAG_MIXED_HYBRID) != 0 },
+        { "entry_barrier", s->entry_barrier },
         { "first_exchange", (long long)settings->first_exchange },
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A backend runs the four role calls of a buffer. Backends are const ops tables in one array (core/buffer.c). */
+/* A backend runs the calls of a buffer. Backends are const ops tables in one array (core/buffer.c). */
 #ifndef AFDEP_CORE_BACKEND_H
 #define AFDEP_CORE_BACKEND_H
 
@@ -17,6 +17,11 @@ typedef struct afdep_backend {
     afdep_status_t (*receive)(void *state, afdep_receive_t *receive, afdep_stream_t stream);
     afdep_status_t (*reply)(void *state, const afdep_reply_t *reply, afdep_stream_t stream);
     afdep_status_t (*collect)(void *state, afdep_collect_t *collect, afdep_stream_t stream);
+    /* The two calls of a symmetric buffer; NULL where the backend has no symmetric buffers. */
+    afdep_status_t (*elastic_dispatch)(void *state, const afdep_dispatch_t *dispatch, afdep_receive_t *receive,
+                                       afdep_stream_t stream);
+    afdep_status_t (*elastic_combine)(void *state, const afdep_reply_t *reply, afdep_collect_t *collect,
+                                      afdep_stream_t stream);
     afdep_status_t (*error)(void *state);
     uint64_t (*exchanges)(const void *state);
     const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */

@@ -230,7 +230,7 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .source_view = direct && s->ffn_ranks == 1 && (s->in_flight == 1 || buffer->backend == &afdep_backend_host),
         .flags = settings->flags,
         .dtype = s->fp8 ? AFDEP_DTYPE_FP8 : AFDEP_DTYPE_BF16,
-        .protocol = direct ? "direct" : "directional",
+        .protocol = afdep_protocol_name(s),
         .backend = buffer->backend->name,
         .fabric = buffer->fabric,
         .segment_bytes = buffer->backend->segment_bytes(settings, afdep_is_ffn(s, buffer->rank)),
@@ -276,6 +276,9 @@ static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argum
 {
     if (!buffer || !argument)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", call, buffer ? "the argument struct" : "buffer");
+    if (afdep_is_symmetric(&buffer->settings.shape))
+        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is a symmetric rank: elastic_dispatch and elastic_combine are its "
+                          "calls", call, buffer->rank);
     if (afdep_is_ffn(&buffer->settings.shape, buffer->rank) != ffn)
         return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is %s rank", call, buffer->rank,
                           ffn ? "an Attention" : "an FFN");
@@ -338,6 +341,62 @@ afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afdep_reply_t *r
         status = afdep_struct_copy(&known, sizeof(known), reply, reply->struct_size, FIRST_REPLY, "afdep_reply_t");
     if (status == AFDEP_OK)
         status = buffer->backend->reply(buffer->state, &known, stream);
+    errno = saved;
+    return status;
+}
+
+/* ---- Elastic calls: a symmetric rank's, two role calls in one ------------------------------------------------- */
+
+static afdep_status_t check_elastic(const afdep_buffer_t *buffer, const void *first, const void *second,
+                                    const char *call)
+{
+    if (!buffer || !first || !second)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", call, buffer ? "an argument struct" : "buffer");
+    if (!afdep_is_symmetric(&buffer->settings.shape))
+        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is %s rank: only a symmetric buffer, ffn_ranks 0, has this call",
+                          call, buffer->rank,
+                          afdep_is_ffn(&buffer->settings.shape, buffer->rank) ? "an FFN" : "an Attention");
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch, afdep_receive_t *receive,
+                                      afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_dispatch_t sent;
+    afdep_receive_t known;
+    afdep_status_t status = check_elastic(buffer, dispatch, receive, "elastic_dispatch");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&sent, sizeof(sent), dispatch, dispatch->struct_size, FIRST_DISPATCH,
+                                   "afdep_dispatch_t");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, FIRST_RECEIVE,
+                                   "afdep_receive_t");
+    afdep_status_t copied = status;
+    if (status == AFDEP_OK)
+        status = buffer->backend->elastic_dispatch(buffer->state, &sent, &known, stream);
+    if (copied == AFDEP_OK)
+        (void)give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t *reply, afdep_collect_t *collect,
+                                     afdep_stream_t stream)
+{
+    int saved = errno;
+    afdep_reply_t sent;
+    afdep_collect_t known;
+    afdep_status_t status = check_elastic(buffer, reply, collect, "elastic_combine");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&sent, sizeof(sent), reply, reply->struct_size, FIRST_REPLY, "afdep_reply_t");
+    if (status == AFDEP_OK)
+        status = afdep_struct_copy(&known, sizeof(known), collect, collect->struct_size, FIRST_COLLECT,
+                                   "afdep_collect_t");
+    if (status == AFDEP_OK)
+        status = buffer->backend->elastic_combine(buffer->state, &sent, &known, stream);
+    if (status == AFDEP_OK)
+        status = give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }

@@ -13,6 +13,9 @@
 #include "core/env.h"
 #include "core/error.h"
 
+#define ALL_FLAGS                                                                                                      \
+    (AFDEP_FLAG_APPLY_WEIGHTS | AFDEP_FLAG_UNION_BUFFERS | AFDEP_FLAG_MIXED_HYBRID | AFDEP_FLAG_ENTRY_BARRIER)
+
 afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *given, size_t given_size, size_t least,
                                  const char *what)
 {
@@ -162,12 +165,33 @@ static afdep_status_t want(const char *name, int64_t value, const char *rule)
     return afdep_fail(AFDEP_ERR_CONFIG, "%s is %lld: %s", name, (long long)value, rule);
 }
 
-static afdep_status_t check_ranks(afdep_shape_t *s, int size)
+/* Several domains: each of one role, or each of the same number of FFN ranks; symmetric ranks are all alike. */
+static afdep_status_t check_domains(afdep_shape_t *s, int mixed)
 {
-    if (s->ffn_ranks < 1)
-        return s->ffn_ranks == 0
-                   ? afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is 0: the symmetric library is not built yet")
-                   : want("ffn_ranks", s->ffn_ranks, "1 to size - 1 is wanted");
+    int domains = s->ranks / s->ranks_per_domain;
+    if (afdep_is_symmetric(s)) {
+        s->protocol = AFDEP_PROTOCOL_UNION;
+        s->ffn_domains = s->attention_domains = domains;
+        return AFDEP_OK;
+    }
+    if (s->ffn_ranks % s->ranks_per_domain == 0) {
+        s->protocol = AFDEP_PROTOCOL_DIRECTIONAL;
+        s->ffn_domains = s->ffn_ranks / s->ranks_per_domain;
+        s->attention_domains = s->attention_ranks / s->ranks_per_domain;
+        return AFDEP_OK;
+    }
+    if (s->ffn_ranks % domains != 0)
+        return afdep_fail(AFDEP_ERR_CONFIG,
+                          "ffn_ranks is %d: with %d domains of %d ranks a multiple of %d (every domain holds one role) or of "
+                          "%d (every domain holds as many FFN ranks as the others) is wanted",
+                          s->ffn_ranks, domains, s->ranks_per_domain, s->ranks_per_domain, domains);
+    s->protocol = mixed ? AFDEP_PROTOCOL_MIXED : AFDEP_PROTOCOL_UNION;
+    s->ffn_domains = s->attention_domains = domains;
+    return AFDEP_OK;
+}
+
+static afdep_status_t check_ranks(afdep_shape_t *s, int size, int mixed)
+{
     if (s->ffn_ranks >= size)
         return afdep_fail(AFDEP_ERR_CONFIG, "ffn_ranks is %d: fewer than the %d ranks of the group are wanted",
                           s->ffn_ranks, size);
@@ -178,19 +202,13 @@ static afdep_status_t check_ranks(afdep_shape_t *s, int size)
     if (size % s->ranks_per_domain != 0)
         return afdep_fail(AFDEP_ERR_CONFIG, "ranks_per_domain is %d: it does not divide the %d ranks of the group",
                           s->ranks_per_domain, size);
-    if (s->ranks_per_domain == size) {
-        s->protocol = AFDEP_PROTOCOL_DIRECT;
-        s->ffn_domains = s->attention_domains = 1;
-        return AFDEP_OK;
-    }
-    if (s->ffn_ranks % s->ranks_per_domain != 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED,
-                          "ffn_ranks is %d: with %d ranks per domain a domain would hold both roles, and the union "
-                          "hybrid is not built yet",
-                          s->ffn_ranks, s->ranks_per_domain);
-    s->protocol = AFDEP_PROTOCOL_DIRECTIONAL;
-    s->ffn_domains = s->ffn_ranks / s->ranks_per_domain;
-    s->attention_domains = s->attention_ranks / s->ranks_per_domain;
+    if (s->entry_barrier && !afdep_is_symmetric(s))
+        return afdep_fail(AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is %d: only a symmetric buffer, ffn_ranks 0, "
+                          "has an entry barrier", s->ffn_ranks);
+    if (s->ranks_per_domain != size)
+        return check_domains(s, mixed);
+    s->protocol = AFDEP_PROTOCOL_DIRECT;
+    s->ffn_domains = s->attention_domains = 1;
     return AFDEP_OK;
 }
 
@@ -209,10 +227,10 @@ static afdep_status_t check_model(afdep_shape_t *s)
         if (value < 1)
             return want(required[i].name, value, "a positive number is wanted");
     }
-    if (s->num_experts % s->ffn_ranks != 0)
-        return afdep_fail(AFDEP_ERR_CONFIG, "num_experts is %d: a multiple of ffn_ranks, %d, is wanted", s->num_experts,
-                          s->ffn_ranks);
-    s->experts_per_rank = s->num_experts / s->ffn_ranks;
+    if (s->num_experts % afdep_workers(s) != 0)
+        return afdep_fail(AFDEP_ERR_CONFIG, "num_experts is %d: a multiple of %s, %d, is wanted", s->num_experts,
+                          afdep_is_symmetric(s) ? "the number of ranks" : "ffn_ranks", afdep_workers(s));
+    s->experts_per_rank = s->num_experts / afdep_workers(s);
     if (s->top_k > s->num_experts)
         return afdep_fail(AFDEP_ERR_CONFIG, "top_k is %d: at most num_experts, %d, is wanted", s->top_k,
                           s->num_experts);
@@ -265,12 +283,22 @@ static int32_t ablated(const values_t *v, const char *toggle, const char *ablati
 /* Switches of the role API whose part is not built: refused, never ignored. */
 static afdep_status_t refuse_unbuilt(const values_t *v)
 {
-    static const char *const switches[] = { "hybrid_fp8_combine", "mixed_hybrid", "shared_role_kernels" };
+    static const char *const switches[] = { "hybrid_fp8_combine", "shared_role_kernels" };
     for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++)
         if (number(v, switches[i]))
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%s is 1: that is not built yet",
                               afdep_settings_table[index_of(switches[i])].environment);
     return AFDEP_OK;
+}
+
+/* What the CUDA backend has no kernels for. */
+static afdep_status_t refuse_on_cuda(const afdep_settings_t *settings)
+{
+    const afdep_shape_t *s = &settings->shape;
+    if (strcmp(settings->backend, "cuda") != 0 || (!afdep_is_symmetric(s) && !afdep_has_shared_domains(s)))
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: the CUDA backend has no %s protocol, so far", s->ffn_ranks,
+                      afdep_protocol_name(s));
 }
 
 static void set_shape(const values_t *v, afdep_shape_t *s)
@@ -289,6 +317,7 @@ static void set_shape(const values_t *v, afdep_shape_t *s)
     s->stagger = number(v, "stagger");
     s->sparse_dispatch = ablated(v, "sparse_dispatch", "shared_hybrid_forward");
     s->sparse_combine = ablated(v, "sparse_combine", "shared_hybrid_collect");
+    s->entry_barrier = number(v, "entry_barrier");
     s->apply_weights = number(v, "apply_weights");
     s->union_buffers = number(v, "union_buffers");
 }
@@ -302,9 +331,9 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
                                               offsetof(afdep_config_t, num_sms), "afdep_config_t");
     if (status != AFDEP_OK)
         return status;
-    if (config.flags & ~(AFDEP_FLAG_APPLY_WEIGHTS | AFDEP_FLAG_UNION_BUFFERS))
+    if (config.flags & ~ALL_FLAGS)
         return afdep_fail(AFDEP_ERR_CONFIG, "flags is 0x%x: this library knows only the bits 0x%x", config.flags,
-                          AFDEP_FLAG_APPLY_WEIGHTS | AFDEP_FLAG_UNION_BUFFERS);
+                          ALL_FLAGS);
     values_t values = { .config = &config };
     afdep_settings_t out;
     memset(&out, 0, sizeof(out));
@@ -315,14 +344,17 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
     if ((status = refuse_unbuilt(&values)) != AFDEP_OK)
         return status;
     set_shape(&values, &out.shape);
-    if ((status = check_ranks(&out.shape, size)) != AFDEP_OK || (status = check_model(&out.shape)) != AFDEP_OK)
+    if ((status = check_ranks(&out.shape, size, number(&values, "mixed_hybrid"))) != AFDEP_OK ||
+        (status = check_model(&out.shape)) != AFDEP_OK || (status = refuse_on_cuda(&out)) != AFDEP_OK)
         return status;
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);
     out.timeout_ms = number(&values, "timeout_ms");
     out.first_exchange = (uint64_t)values.number[index_of("first_exchange")];
     out.flags = (out.shape.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
-                (out.shape.union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0);
+                (out.shape.union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0) |
+                (number(&values, "mixed_hybrid") ? AFDEP_FLAG_MIXED_HYBRID : 0) |
+                (out.shape.entry_barrier ? AFDEP_FLAG_ENTRY_BARRIER : 0);
     *settings = out;
     return AFDEP_OK;
 }

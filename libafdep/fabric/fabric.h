@@ -115,6 +115,7 @@ typedef struct afdep_fabric_args {
     const afdep_group_t *group;
     int lanes;
     int ranks_per_domain;
+    const int *domains; /* [size]: the domain of each rank; NULL: rank / ranks_per_domain */
     int timeout_ms;
     uint64_t bytes;             /* of this rank's segment; zero-filled at open */
     const uint64_t *peer_bytes; /* [size]: what each rank's segment must be */

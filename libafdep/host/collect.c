@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_collect: waits for the channels that this source expects replies on, and sums the targets' rows of each token.
+ * The source's second half: waits for the channels that it expects replies on, and sums the targets' rows of each token.
  *
  * Sparse combine: a channel is expected from a target exactly when a row went there on it. Otherwise all channels of all
  * rail peers are awaited, as the dense protocol signals them all (and as it relies on for reuse, see dispatch.c).
@@ -20,7 +20,7 @@ static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int ch
     int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
     for (; actor->i < (int)h->targets; actor->i++) {
         uint64_t lane = afdep_combine_index(h, actor->i, channel);
-        if (p->sent[lane] == 0 && (direct || s->sparse_combine))
+        if (p->sent[lane] == 0 && !afdep_combines_everywhere(s))
             continue;
         if (AFDEP_PLANTED(COLLECT_CHANNEL_0) && channel != 0) {
             p->combine_shadow[lane] = afdep_tail_advance(p->combine_shadow[lane], 1, p->sent[lane]);
@@ -28,7 +28,7 @@ static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int ch
         }
         int peer = direct ? actor->i : afdep_ffn_rank(s, actor->i, h->rail);
         uint64_t tail = afdep_fabric_read(h->fabric,
-                                          p->base + afdep_at_combine_tail(&h->layout->attention, s, actor->i, channel));
+                                          p->base + afdep_at_combine_tail(h->at_source, s, actor->i, channel));
         uint32_t finishes = afdep_tail_finishes(p->combine_shadow[lane], tail);
         uint32_t rows = afdep_tail_tokens(p->combine_shadow[lane], tail);
         if (finishes == 0 && rows == 0)
@@ -49,7 +49,7 @@ static int gather(const afdep_host_t *h, int token, afdep_term_t *terms, int *co
     const int32_t *targets = p->targets + (size_t)token * (size_t)stride;
     *count = p->target_count[token];
     for (int k = 0; k < *count; k++) {
-        unsigned char *row = afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, s,
+        unsigned char *row = afdep_host_own(h, p->base + afdep_at_combine_row(h->at_source, h->layout, s,
                                                                               targets[k], token));
         *peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? targets[k] : afdep_ffn_rank(s, targets[k], h->rail);
         if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.reply_tag_offset), h->exchange, (uint32_t)token, *peer))
@@ -79,7 +79,7 @@ static afdep_status_t sum_token(afdep_host_t *h, int token)
     }
     /* The only reply row is the result; a token without one gets its +0 here, where no peer writes. */
     if (count == 0)
-        memset(afdep_host_own(h, h->plane->base + afdep_at_combine_row(&h->layout->attention, h->layout, h->shape, 0,
+        memset(afdep_host_own(h, h->plane->base + afdep_at_combine_row(h->at_source, h->layout, h->shape, 0,
                                                                        token)),
                0, hidden * 2);
     return AFDEP_OK;
@@ -106,25 +106,25 @@ static afdep_status_t collect_step(afdep_host_t *h, afdep_actor_t *actor)
     return AFDEP_DONE;
 }
 
-static afdep_status_t check_collect(afdep_host_t *h, const afdep_collect_t *c, afdep_stream_t stream)
+afdep_status_t afdep_host_check_collect(afdep_host_t *h, const afdep_collect_t *c, afdep_stream_t stream)
 {
     if (stream)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: stream is not NULL on the host backend");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: stream is not NULL on the host backend", h->call_name);
     if (h->finished == h->started)
-        return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: no dispatch is uncollected; exchange %llu was the last", h->call_name,
                           (unsigned long long)h->finished);
     const afdep_plane_t *p = afdep_host_plane(h, h->finished + 1);
     int view = c->view && h->shape->protocol == AFDEP_PROTOCOL_DIRECT && h->shape->ffn_ranks == 1;
     if (!c->out && !view && p->tokens > 0)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is NULL with %d tokens%s", p->tokens,
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: out is NULL with %d tokens%s", h->call_name, p->tokens,
                           c->view ? ", and this layout has no view" : "");
     if ((uintptr_t)c->out % 16 != 0)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is %p: a multiple of 16 is wanted", c->out);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: out is %p: a multiple of 16 is wanted", h->call_name, c->out);
     return AFDEP_OK;
 }
 
 /* The end of the call: says where the result stands. */
-static afdep_status_t collected(afdep_host_t *h)
+afdep_status_t afdep_host_collected(afdep_host_t *h)
 {
     const afdep_plane_t *p = h->plane;
     afdep_collect_t *c = h->collect;
@@ -132,31 +132,41 @@ static afdep_status_t collected(afdep_host_t *h)
     c->result = c->out;
     c->result_stride = h->shape->hidden;
     if (is_view(h)) {
-        c->result = afdep_host_own(h, p->base + afdep_at_combine_row(&h->layout->attention, h->layout, h->shape, 0, 0));
+        c->result = afdep_host_own(h, p->base + afdep_at_combine_row(h->at_source, h->layout, h->shape, 0, 0));
         c->result_stride = (int64_t)(h->layout->row.reply_stride / 2);
     }
     h->finished++;
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collect, afdep_stream_t stream)
+void afdep_host_start_collect(afdep_host_t *h, afdep_collect_t *collect)
 {
     const afdep_shape_t *s = h->shape;
-    afdep_status_t status = afdep_host_check(h);
-    if (status == AFDEP_OK)
-        status = check_collect(h, collect, stream);
-    if (status != AFDEP_OK)
-        return status;
-    afdep_host_begin(h, "source_collect", h->finished + 1, collected);
     h->collect = collect;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
         afdep_host_add(h, collect_step, "collect", -1);
-        return AFDEP_OK;
+        return;
+    }
+    if (h->forwarder && !h->worker) { /* whose reply would be the call that forwards */
+        h->gate = 0;
+        afdep_host_add_reply_forward(h);
     }
     for (int c = 0; c < s->channels; c++) {
         if (s->sparse_combine && afdep_channel_tokens(s, h->source_domain, h->plane->tokens, c) == 0)
             continue;
         afdep_host_add(h, collect_step, "collect", c)->j = afdep_channel_first(s, h->source_domain, c);
     }
+}
+
+afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collect, afdep_stream_t stream)
+{
+    h->call_name = "source_collect";
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = afdep_host_check_collect(h, collect, stream);
+    if (status != AFDEP_OK)
+        return status;
+    afdep_host_begin(h, h->call_name, h->finished + 1, afdep_host_collected);
+    afdep_host_start_collect(h, collect);
     return AFDEP_OK;
 }

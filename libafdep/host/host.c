@@ -17,25 +17,31 @@ static void set_identity(afdep_host_t *h, const afdep_settings_t *settings, int 
     h->shape = s;
     h->layout = &settings->layout;
     h->rank = rank;
-    h->ffn = afdep_is_ffn(s, rank);
+    h->source = afdep_is_source(s, rank);
+    h->forwarder = afdep_is_forwarder(s, rank);
+    h->worker = afdep_is_worker(s, rank);
+    h->at_worker = afdep_worker_plane(h->layout);
+    h->at_forwarder = afdep_forwarder_plane(h->layout, s);
+    h->at_source = afdep_source_plane(h->layout);
     h->domain = afdep_domain_of(s, rank);
     h->rail = afdep_rail_of(s, rank);
-    h->source_domain = h->ffn ? -1 : direct ? rank - s->ffn_ranks : afdep_source_domain(s, rank);
+    h->source_domain = !h->source ? -1 : direct ? rank - s->ffn_ranks : afdep_source_domain(s, rank);
     h->targets = (uint32_t)afdep_targets(s);
     h->sources = (uint32_t)(direct ? s->attention_ranks : s->attention_domains);
     h->combine_channels = (uint32_t)afdep_combine_channels(s);
     h->lane_control = AFDEP_LANE_CONTROL(s->channels);
     h->lane_domain = AFDEP_LANE_DOMAIN(s->channels);
-    h->opened_at = h->started = h->finished = settings->first_exchange;
+    h->opened_at = h->started = h->finished = h->read_rail = h->read_rows = settings->first_exchange;
 }
 
 static afdep_status_t open_fabric(afdep_host_t *h, const afdep_group_t *group, const afdep_fabric_provider_t *fabric,
-                                  const uint64_t *peer_bytes)
+                                  const uint64_t *peer_bytes, const int *domains)
 {
     afdep_fabric_args_t arguments = {
         .group = group,
         .lanes = AFDEP_LANE_COUNT(h->shape->channels),
         .ranks_per_domain = h->shape->ranks_per_domain,
+        .domains = domains,
         .timeout_ms = h->settings->timeout_ms,
         .bytes = afdep_segment_bytes(h->layout, h->shape, h->rank),
         .peer_bytes = peer_bytes,
@@ -64,7 +70,7 @@ afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afd
 void afdep_host_restart(afdep_host_t *h)
 {
     afdep_host_planes_restart(h);
-    h->started = h->finished = h->opened_at;
+    h->started = h->finished = h->read_rail = h->read_rows = h->opened_at;
     h->receive_stage = AFDEP_RECEIVE_IDLE;
     h->actor_count = 0;
     h->poison = AFDEP_OK;
@@ -84,14 +90,18 @@ static afdep_status_t host_open(const afdep_settings_t *settings, const afdep_gr
     const afdep_shape_t *s = &settings->shape;
     afdep_host_t *h = NULL;
     uint64_t *peer_bytes = calloc((size_t)s->ranks, sizeof(*peer_bytes));
-    afdep_status_t status = peer_bytes ? afdep_host_create(settings, group->rank, &h)
-                                       : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend",
-                                                    group->rank);
-    for (int r = 0; peer_bytes && r < s->ranks; r++)
+    int *domains = calloc((size_t)s->ranks, sizeof(*domains));
+    afdep_status_t status = peer_bytes && domains
+                                ? afdep_host_create(settings, group->rank, &h)
+                                : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend", group->rank);
+    for (int r = 0; peer_bytes && domains && r < s->ranks; r++) {
         peer_bytes[r] = afdep_segment_bytes(&settings->layout, s, r);
+        domains[r] = afdep_domain_of(s, r);
+    }
     status = afdep_agree_status(group, status, "make its bookkeeping");
     if (status == AFDEP_OK)
-        status = open_fabric(h, group, fabric, peer_bytes);
+        status = open_fabric(h, group, fabric, peer_bytes, domains);
+    free(domains);
     free(peer_bytes);
     if (status != AFDEP_OK) {
         afdep_host_destroy(h);
@@ -101,35 +111,58 @@ static afdep_status_t host_open(const afdep_settings_t *settings, const afdep_gr
     return AFDEP_OK;
 }
 
-/* The last exchange on a plane: no later dispatch waited for its witnesses, so parting does. actor->i: plane, actor->j:
-   target. */
-static afdep_status_t drain_step(afdep_host_t *h, afdep_actor_t *actor)
+/* One word that a later dispatch on the plane would have waited for. */
+static afdep_status_t drain_word(afdep_host_t *h, afdep_actor_t *actor, uint64_t at, uint64_t exchange, int peer,
+                                 const char *name)
+{
+    uint64_t word = afdep_fabric_read(h->fabric, at);
+    afdep_word_state_t state = afdep_tag_state(word, (uint32_t)exchange, (uint32_t)h->shape->in_flight);
+    if (state == AFDEP_WORD_BROKEN)
+        return afdep_host_broken(h, actor, peer, name, word);
+    return state == AFDEP_WORD_WAIT ? afdep_host_wait(actor, peer, name) : AFDEP_DONE;
+}
+
+/* The witnesses of exchange `exchange` (actor->j: the next target), then the answers of its domain (actor->left). */
+static afdep_status_t drain_plane(afdep_host_t *h, afdep_actor_t *actor, uint64_t exchange)
 {
     const afdep_shape_t *s = h->shape;
-    uint64_t in_flight = (uint64_t)s->in_flight;
-    for (; actor->i < s->in_flight; actor->i++, actor->j = 0) {
-        uint64_t exchange = h->started - (uint64_t)actor->i; /* the last G exchanges */
+    const afdep_plane_t *p = &h->planes[afdep_plane_index(s, exchange)];
+    int targets = h->source && afdep_has_witnesses(s) ? (int)h->targets : 0;
+    uint32_t rails = h->forwarder && !h->worker ? (uint32_t)afdep_worker_rails(s) : 0;
+    for (; actor->j < targets; actor->j++) {
+        int peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? actor->j : afdep_ffn_rank(s, actor->j, h->rail);
+        if (afdep_host_is_own_domain(h, actor->j))
+            continue;
+        afdep_status_t status = drain_word(h, actor, p->base + afdep_at_witness(h->at_source, actor->j), exchange, peer,
+                                           "the last done witness");
+        if (status != AFDEP_DONE)
+            return status;
+    }
+    for (; actor->left < rails; actor->left++) {
+        afdep_status_t status = drain_word(h, actor, p->base + afdep_at_rail_answer(h->at_forwarder, (int)actor->left),
+                                           exchange, afdep_ffn_rank(s, h->domain, (int)actor->left),
+                                           "the last rail answer");
+        if (status != AFDEP_DONE)
+            return status;
+    }
+    return AFDEP_DONE;
+}
+
+/* The last exchange on a plane: no later dispatch waited for its words, so parting does. actor->i: plane. */
+static afdep_status_t drain_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    for (; actor->i < h->shape->in_flight; actor->i++, actor->j = 0, actor->left = 0) {
         if ((uint64_t)actor->i >= h->started - h->opened_at)
             continue;
-        const afdep_plane_t *p = &h->planes[afdep_plane_index(s, exchange)];
-        for (; actor->j < (int)h->targets; actor->j++) {
-            uint64_t word = afdep_fabric_read(h->fabric,
-                                              p->base + afdep_at_witness(&h->layout->attention, actor->j));
-            int peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? actor->j : afdep_ffn_rank(s, actor->j, h->rail);
-            afdep_word_state_t state = afdep_tag_state(word, (uint32_t)exchange, (uint32_t)in_flight);
-            if (state == AFDEP_WORD_WAIT)
-                return afdep_host_wait(actor, peer, "the last done witness");
-            if (state == AFDEP_WORD_BROKEN)
-                return afdep_host_broken(h, actor, peer, "the last done witness", word);
-        }
+        afdep_status_t status = drain_plane(h, actor, h->started - (uint64_t)actor->i); /* the last G exchanges */
+        if (status != AFDEP_DONE)
+            return status;
     }
     return AFDEP_DONE;
 }
 
 static afdep_status_t drain(afdep_host_t *h)
 {
-    if (h->ffn || (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL && !h->shape->sparse_combine))
-        return AFDEP_OK;
     afdep_host_begin(h, "buffer_close", h->started, NULL);
     afdep_host_add(h, drain_step, "drain", -1);
     return afdep_host_run(h);
@@ -213,6 +246,18 @@ static afdep_status_t host_collect(void *state, afdep_collect_t *collect, afdep_
     return run_begun(state, afdep_host_begin_collect(state, collect, stream));
 }
 
+static afdep_status_t host_elastic_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_receive_t *receive,
+                                            afdep_stream_t stream)
+{
+    return run_begun(state, afdep_host_begin_elastic_dispatch(state, dispatch, receive, stream));
+}
+
+static afdep_status_t host_elastic_combine(void *state, const afdep_reply_t *reply, afdep_collect_t *collect,
+                                           afdep_stream_t stream)
+{
+    return run_begun(state, afdep_host_begin_elastic_combine(state, reply, collect, stream));
+}
+
 const afdep_backend_t afdep_backend_host = {
     .name = "host",
     .open = host_open,
@@ -221,6 +266,8 @@ const afdep_backend_t afdep_backend_host = {
     .receive = host_receive,
     .reply = host_reply,
     .collect = host_collect,
+    .elastic_dispatch = host_elastic_dispatch,
+    .elastic_combine = host_elastic_combine,
     .error = host_error,
     .exchanges = host_exchanges,
     .counters = host_counters,

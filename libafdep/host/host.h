@@ -3,14 +3,20 @@
  * The host backend: every rank is a set of small actors over a fabric. An actor's step does what it can and returns;
  * it never blocks. They are the readable form of the GPU's warp duties and carry the same names:
  *
- *   Attention:  source_dispatch   sends the tokens of a channel (direct: of an FFN rank)
+ *   Source:     source_dispatch   sends the tokens of a channel (direct: of a worker)
  *               count             waits for the plane's witnesses, sends the count words
  *               collect           waits for a channel's replies and sums the domains' rows
- *   FFN:        count             reads the sources' count words and retires channels without tokens
+ *   Forwarder:  count             reads the sources' count words and retires channels without tokens
  *               forward           takes the rows of a channel from the rail inbox to the ranks that own their experts
- *               receive           joins the words of all rails, lays rows out by expert, sends witnesses
- *               reply             sums this rank's rows per token
  *               reply_forward     sums the ranks' partials of a channel and sends them to the sources
+ *   Worker:     receive           joins the words of all rails, lays rows out by expert, sends witnesses
+ *               reply             sums this rank's rows per token
+ *   All:        entry             the barrier that a dispatch begins with, where the configuration asks for it
+ *
+ * Which duties a rank has follows from the topology (protocol/shape.h): an FFN rank works, and forwards where its rail
+ * has sources; an Attention rank is a source, and forwards in domains that hold both roles; a symmetric rank has all
+ * three. Forwarding is part of the call that makes a rank's first half (source_dispatch, worker_receive or
+ * elastic_dispatch), its way back of the second.
  *
  * A role call is begin (checks, sets up actors), run (steps them until all are done), end (moves the state on). The
  * caller's pointers live in `call` meanwhile.
@@ -70,24 +76,25 @@ typedef struct afdep_own_row {
 /* This rank's bookkeeping of one plane. Sizes in brackets; all private memory. */
 typedef struct afdep_plane {
     uint64_t base; /* offset of the plane in this rank's own segment */
-    uint64_t peer_ffn, peer_attention; /* the same in an FFN rank's and an Attention rank's segment */
+    uint64_t peer_worker, peer_forwarder, peer_source; /* the same in the segment of a rank with that duty */
     int32_t bucket;
-    int32_t tokens; /* Attention: T */
+    int32_t tokens; /* source: T */
 #ifdef AFDEP_PLANT
     uint64_t served, served_before; /* bits: targets that got rows in this exchange, and in the one before */
 #endif
 
-    /* Attention */
+    /* Source */
     int32_t *ids;             /* [capacity][K]: as sent, invalid ones -1 */
-    int32_t *targets;         /* [capacity][Kt]: FFN ranks or domains of a token, ascending */
+    int32_t *targets;         /* [capacity][Kt]: workers or domains of a token, ascending */
     uint8_t *target_count;    /* [capacity] */
     uint32_t *sent, *placed;  /* [targets][Cc]: rows this exchange sends, has sent */
     uint64_t *finish_tails;   /* [targets][Cc]: as last written (directional) */
     uint64_t *count_words;    /* [targets]: as last written */
     uint64_t *combine_shadow; /* [targets][Cc]: as last consumed */
     unsigned char *staging;   /* [capacity] rows, where the fabric maps no rail peer */
+    uint8_t *staged;          /* [capacity]: its row is built */
 
-    /* FFN, directional */
+    /* Forwarder */
     uint64_t *finish_shadow;                /* [S][C] */
     uint32_t *taken;                        /* [S][C]: rows taken this exchange */
     uint8_t *open;                          /* [S][C]: not yet retired this exchange */
@@ -98,21 +105,28 @@ typedef struct afdep_plane {
     uint16_t *record_rails;                 /* [S][C][slots][Kd] */
     afdep_own_row_t *own;                   /* [S][capacity] */
     uint32_t *extents;                      /* [D][extent_stride]: 1 + largest token forwarded, per source domain */
-    uint32_t *forwarded, *arrived;          /* [D]: rows to, and from, each rail */
-    uint64_t *forward_words, *reply_words;  /* [D][2], [D]: as last written at each rail's rank */
+    uint32_t *forwarded;                    /* [D]: rows to each rail */
+    uint64_t *forward_words;                /* [D][2]: as last written at each rail's rank */
 
-    /* FFN, both */
-    uint64_t *combine_tails; /* [sources][Cc]: as last written at each source */
+    /* Worker across domains */
+    uint32_t *arrived;     /* [D]: rows from each rail */
+    uint64_t *reply_words; /* [D]: as last written at each rail's rank */
+
+    /* Whoever replies to sources: worker in the direct protocol, forwarder across domains */
+    uint64_t *combine_tails;      /* [sources][Cc]: as last written at each source */
+    unsigned char *reply_staging; /* reply rows, where the fabric maps no peer; worker: [A][capacity], else
+                                     [S][capacity] */
+
+    /* Worker */
     afdep_arrival_t *arrivals;
     uint32_t arrival_count;
-    int32_t *positions;     /* [A * capacity * min(K, E/F)]: rows of each arrival, in slot order */
+    int32_t *positions;     /* [A * capacity * min(K, E over the workers)]: rows of each arrival, in slot order */
     float *weights;         /* the same */
-    int32_t *counts, *ends; /* [E/F] */
+    int32_t *counts, *ends; /* [experts of this rank] */
     int64_t row_count;
-    unsigned char *reply_staging; /* [A][capacity] reply rows, where the fabric maps no peer */
 } afdep_plane_t;
 
-/* How far an FFN rank is in the receive of its next exchange. */
+/* How far a worker is in the receive of its next exchange. */
 typedef enum afdep_receive_stage { AFDEP_RECEIVE_IDLE, AFDEP_RECEIVE_JOIN, AFDEP_RECEIVE_PLACE } afdep_receive_stage_t;
 
 struct afdep_host {
@@ -121,23 +135,27 @@ struct afdep_host {
     const afdep_layout_t *layout;
     const afdep_row_ops_t *ops;
     afdep_fabric_t *fabric;
-    int rank, ffn, domain, rail, source_domain;
-    uint32_t targets, sources, combine_channels; /* sources: that this FFN rank answers (direct: A, else S) */
+    const afdep_plane_layout_t *at_worker, *at_forwarder, *at_source; /* planes of ranks with that duty */
+    int rank, source, forwarder, worker; /* the duties of this rank: 0 or 1 */
+    int domain, rail, source_domain;
+    uint32_t targets, sources, combine_channels; /* sources: that a rank answers (direct: A, else S) */
     int lane_control, lane_domain;
 
     afdep_plane_t planes[4];
     void *arena;
     uint64_t arena_bytes;
 
-    /* Exchange numbers: started and finished by this rank (dispatched, collected; or received, replied). */
-    uint64_t opened_at, started, finished;
+    /* Exchange numbers: started and finished by this rank (dispatched, collected; or received, replied). What the
+       witnesses and answers say: this rank has read its rail inbox, and the rows of its domain (direct: its inbox). */
+    uint64_t opened_at, started, finished, read_rail, read_rows;
 
     /* The call under way. `then` runs when its actors are done: AFDEP_AGAIN when it added more, else the call's status. */
     const char *call_name;
     afdep_status_t (*then)(afdep_host_t *h);
     uint64_t exchange;
     afdep_plane_t *plane;
-    int gate;               /* dispatch: the plane may be overwritten */
+    int entered;            /* dispatch: the entry barrier is passed */
+    int gate;               /* dispatch: the planes of the peers may be overwritten; reply: the partials are there */
     int reply_summed;       /* reply: this rank's own partials are written */
     afdep_receive_stage_t receive_stage;
     afdep_dispatch_t dispatch;
@@ -216,16 +234,48 @@ void afdep_host_planes_restart(afdep_host_t *h);
 void afdep_host_planes_close(afdep_host_t *h);
 void afdep_host_prepare_segment(void *host, void *base); /* words to their starting values */
 
-/* The role calls' first parts: check, set up actors. The call is then under way until afdep_host_run() or
-   afdep_host_step() says its status; what was passed stays valid until then. An error here changed nothing. */
+/* The calls' first parts: check, set up actors. The call is then under way until afdep_host_run() or afdep_host_step()
+   says its status; what was passed stays valid until then. An error here changed nothing. */
 afdep_status_t afdep_host_begin_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
 afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receive, afdep_stream_t stream);
 afdep_status_t afdep_host_begin_reply(afdep_host_t *h, const afdep_reply_t *reply, afdep_stream_t stream);
 afdep_status_t afdep_host_begin_collect(afdep_host_t *h, afdep_collect_t *collect, afdep_stream_t stream);
+afdep_status_t afdep_host_begin_elastic_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch,
+                                                 afdep_receive_t *receive, afdep_stream_t stream);
+afdep_status_t afdep_host_begin_elastic_combine(afdep_host_t *h, const afdep_reply_t *reply, afdep_collect_t *collect,
+                                                afdep_stream_t stream);
+
+/* Their parts, for the calls that are two in one: what is wrong with the arguments; the actors of a call under way; its
+   end. dispatch.c, receive.c, reply.c, collect.c */
+afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_dispatch_t *d, afdep_stream_t stream);
+void afdep_host_start_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch);
+afdep_status_t afdep_host_dispatched(afdep_host_t *h);
+afdep_status_t afdep_host_check_receive(const afdep_host_t *h, const afdep_receive_t *r, afdep_stream_t stream);
+void afdep_host_start_receive(afdep_host_t *h, afdep_receive_t *receive);
+afdep_status_t afdep_host_counted(afdep_host_t *h);
+afdep_status_t afdep_host_check_reply(const afdep_host_t *h, const afdep_reply_t *r, afdep_stream_t stream);
+void afdep_host_start_reply(afdep_host_t *h, const afdep_reply_t *reply);
+afdep_status_t afdep_host_check_collect(afdep_host_t *h, const afdep_collect_t *c, afdep_stream_t stream);
+void afdep_host_start_collect(afdep_host_t *h, afdep_collect_t *collect);
+afdep_status_t afdep_host_collected(afdep_host_t *h);
+
+/* dispatch.c: the row of `token` ready to be put at `offset` of `peer`. */
+const void *afdep_host_ready_row(afdep_host_t *h, int peer, uint64_t offset, int token);
+
+/* elastic.c */
+afdep_status_t afdep_host_entry_step(afdep_host_t *h, afdep_actor_t *actor);
 
 /* forward.c */
 void afdep_host_add_forward(afdep_host_t *h);
 afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor);
+afdep_status_t afdep_host_forward_own(afdep_host_t *h, afdep_actor_t *actor, int token);
+void afdep_host_retire_own(afdep_host_t *h, int channel);
+
+/* receive.c: witness or answer to each source that this rank answers (actor->i: the next). */
+afdep_status_t afdep_host_send_witnesses(afdep_host_t *h, afdep_actor_t *actor);
+
+/* reply.c: what a forwarder does on the way back. */
+void afdep_host_add_reply_forward(afdep_host_t *h);
 
 /* The contributors of an own-rail row, by token or by slot of the rail inbox: the rails of this domain that got it. */
 const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);
@@ -237,6 +287,12 @@ const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint
 static inline afdep_plane_t *afdep_host_plane(afdep_host_t *h, uint64_t exchange)
 {
     return &h->planes[AFDEP_PLANTED(ONE_PLANE) ? 0 : afdep_plane_index(h->shape, exchange)];
+}
+
+/* Mixed: what is bound for this rank's own domain takes no rail. `target` and `source_domain` count domains alike there. */
+static inline int afdep_host_is_own_domain(const afdep_host_t *h, int domain)
+{
+    return h->shape->protocol == AFDEP_PROTOCOL_MIXED && domain == h->domain;
 }
 
 static inline unsigned char *afdep_host_own(const afdep_host_t *h, uint64_t offset)
@@ -251,7 +307,8 @@ static inline afdep_row_tag_t *afdep_tag_at(unsigned char *row, uint32_t tag_off
 
 static inline int afdep_tag_is(const afdep_row_tag_t *tag, uint64_t exchange, uint32_t token, int source)
 {
-    return tag->exchange == (uint32_t)exchange && tag->token == token && tag->source == (uint32_t)source;
+    return tag->mark == AFDEP_ROW_MARK && tag->exchange == (uint32_t)exchange && tag->token == token &&
+           tag->source == (uint32_t)source;
 }
 
 /* The Attention rank behind an arrival's source domain and rail (direct: its Attention index). */

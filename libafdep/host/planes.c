@@ -54,7 +54,7 @@ static uint64_t combine_channels(const afdep_shape_t *s)
     return (uint64_t)afdep_combine_channels(s);
 }
 
-static void carve_attention(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+static void carve_source(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
 {
     uint64_t capacity = (uint64_t)s->capacity, targets = (uint64_t)afdep_targets(s);
     uint64_t lanes = targets * combine_channels(s);
@@ -68,9 +68,10 @@ static void carve_attention(afdep_plane_t *p, carver_t *c, const afdep_shape_t *
     p->count_words = carve(c, targets, sizeof(*p->count_words));
     p->combine_shadow = carve(c, lanes, sizeof(*p->combine_shadow));
     p->staging = carve(c, capacity, l->row.stride);
+    p->staged = carve(c, capacity, sizeof(*p->staged));
 }
 
-static void carve_directional(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+static void carve_forwarder(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
 {
     uint64_t sources = (uint64_t)s->attention_domains, channels = (uint64_t)s->channels;
     uint64_t d = (uint64_t)s->ranks_per_domain, slots = sources * channels * l->slots;
@@ -86,44 +87,58 @@ static void carve_directional(afdep_plane_t *p, carver_t *c, const afdep_shape_t
     p->own = carve(c, sources * (uint64_t)s->capacity, sizeof(*p->own));
     p->extents = carve(c, d * l->extent_stride, sizeof(*p->extents));
     p->forwarded = carve(c, d, sizeof(*p->forwarded));
-    p->arrived = carve(c, d, sizeof(*p->arrived));
     p->forward_words = carve(c, 2 * d, sizeof(*p->forward_words));
-    p->reply_words = carve(c, d, sizeof(*p->reply_words));
 }
 
-static void carve_ffn(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+static void carve_worker(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s)
 {
-    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
-    uint64_t sources = (uint64_t)(direct ? s->attention_ranks : s->attention_domains);
-    uint64_t tokens = (uint64_t)s->attention_ranks * (uint64_t)s->capacity;
+    uint64_t tokens = (uint64_t)s->attention_ranks * (uint64_t)s->capacity, d = (uint64_t)s->ranks_per_domain;
     uint64_t k = (uint64_t)(s->top_k < s->experts_per_rank ? s->top_k : s->experts_per_rank);
-    if (!direct)
-        carve_directional(p, c, s, l);
-    p->combine_tails = carve(c, sources * combine_channels(s), sizeof(*p->combine_tails));
+    if (s->protocol != AFDEP_PROTOCOL_DIRECT) {
+        p->arrived = carve(c, d, sizeof(*p->arrived));
+        p->reply_words = carve(c, d, sizeof(*p->reply_words));
+    }
     p->arrivals = carve(c, tokens, sizeof(*p->arrivals));
     p->positions = carve(c, tokens * k, sizeof(*p->positions));
     p->weights = carve(c, tokens * k, sizeof(*p->weights));
     p->counts = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->counts));
     p->ends = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->ends));
-    p->reply_staging = carve(c, tokens, l->row.reply_stride);
 }
 
+/* What a rank like `rank` keeps of one plane. */
+static void carve_plane(afdep_plane_t *p, carver_t *c, const afdep_settings_t *settings, int rank)
+{
+    const afdep_shape_t *s = &settings->shape;
+    const afdep_layout_t *l = &settings->layout;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT, worker = afdep_is_worker(s, rank);
+    uint64_t sources = (uint64_t)(direct ? s->attention_ranks : s->attention_domains);
+    if (afdep_is_source(s, rank))
+        carve_source(p, c, s, l);
+    if (afdep_is_forwarder(s, rank))
+        carve_forwarder(p, c, s, l);
+    if (worker)
+        carve_worker(p, c, s);
+    if (direct ? worker : afdep_is_forwarder(s, rank))
+        p->combine_tails = carve(c, sources * combine_channels(s), sizeof(*p->combine_tails));
+    if (worker || afdep_is_forwarder(s, rank))
+        p->reply_staging = carve(c, (uint64_t)(worker ? s->attention_ranks : s->attention_domains) *
+                                        (uint64_t)s->capacity, l->row.reply_stride);
+}
+
+/* The most actors of one call: of a symmetric rank, all duties at once. */
 static int actor_limit(const afdep_shape_t *s)
 {
     int targets = afdep_targets(s);
-    return (s->channels > targets ? s->channels : targets) + 4;
+    return 2 * (s->channels > targets ? s->channels : targets) + 8;
 }
 
-static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *settings, int ffn)
+/* Of a rank like `rank`. */
+static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *settings, int rank)
 {
     afdep_plane_t unused[4];
     afdep_plane_t *planes = h ? h->planes : unused;
-    for (int g = 0; g < settings->shape.in_flight; g++) {
-        if (ffn)
-            carve_ffn(&planes[g], c, &settings->shape, &settings->layout);
-        else
-            carve_attention(&planes[g], c, &settings->shape, &settings->layout);
-    }
+    for (int g = 0; g < settings->shape.in_flight; g++)
+        carve_plane(&planes[g], c, settings, rank);
     afdep_actor_t *actors = carve(c, (uint64_t)actor_limit(&settings->shape), sizeof(*actors));
     if (h)
         h->actors = actors;
@@ -133,7 +148,7 @@ static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *
 uint64_t afdep_host_private_bytes(const afdep_settings_t *settings, int ffn)
 {
     carver_t measure = { NULL, 0 };
-    return carve_all(NULL, &measure, settings, ffn) + sizeof(afdep_host_t);
+    return carve_all(NULL, &measure, settings, ffn ? 0 : settings->shape.ffn_ranks) + sizeof(afdep_host_t);
 }
 
 /* The first exchange after opening that uses plane `g`. */
@@ -170,27 +185,35 @@ static void first_forward_words(const afdep_host_t *h, int g, uint64_t *words, u
     }
 }
 
+static void fill_at(unsigned char *plane, uint64_t region, uint64_t count, uint64_t value)
+{
+    fill((uint64_t *)(void *)(plane + region), count, value);
+}
+
 void afdep_host_prepare_segment(void *host, void *base)
 {
     const afdep_host_t *h = host;
     const afdep_shape_t *s = h->shape;
     const afdep_plane_layout_t *l = afdep_plane_of(h->layout, s, h->rank);
-    uint64_t lanes = (uint64_t)h->targets * h->combine_channels;
+    uint64_t lanes = (uint64_t)h->targets * h->combine_channels, d = (uint64_t)s->ranks_per_domain;
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
     for (int g = 0; g < s->in_flight; g++) {
         unsigned char *plane = (unsigned char *)base + h->planes[g].base;
         uint64_t tag = afdep_word((uint32_t)(first_on_plane(h, g) - (uint64_t)s->in_flight), 0);
-        if (!h->ffn) {
-            fill((uint64_t *)(void *)(plane + l->witness_words), h->targets, tag);
-            fill((uint64_t *)(void *)(plane + l->combine_tails), lanes, first_tail(h));
-            continue;
+        if (h->source) {
+            fill_at(plane, l->witness_words, h->targets, tag);
+            fill_at(plane, l->combine_tails, lanes, first_tail(h));
         }
-        fill((uint64_t *)(void *)(plane + l->count_words), h->sources, tag);
-        if (s->protocol == AFDEP_PROTOCOL_DIRECT)
-            continue;
-        fill((uint64_t *)(void *)(plane + l->finish_tails), (uint64_t)h->sources * (uint32_t)s->channels,
-             first_tail(h));
-        fill((uint64_t *)(void *)(plane + l->reply_words), (uint64_t)s->ranks_per_domain, tag);
-        first_forward_words(h, g, (uint64_t *)(void *)(plane + l->forward_words), (uint64_t)s->ranks_per_domain);
+        if (direct ? h->worker : h->forwarder)
+            fill_at(plane, l->count_words, h->sources, tag);
+        if (h->forwarder) {
+            fill_at(plane, l->finish_tails, (uint64_t)h->sources * (uint32_t)s->channels, first_tail(h));
+            fill_at(plane, l->reply_words, d, tag);
+            fill_at(plane, l->rail_answers, afdep_has_shared_domains(s) ? d : 0, tag);
+        }
+        if (h->worker && !direct)
+            first_forward_words(h, g, (uint64_t *)(void *)(plane + l->forward_words), d);
+        fill_at(plane, l->barrier_words, s->entry_barrier ? d + (uint64_t)s->attention_domains : 0, tag);
     }
 }
 
@@ -199,26 +222,28 @@ static void start_copies(afdep_host_t *h, int g)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = &h->planes[g];
-    uint64_t lanes = (uint64_t)h->targets * h->combine_channels;
+    uint64_t lanes = (uint64_t)h->targets * h->combine_channels, d = (uint64_t)s->ranks_per_domain;
     uint64_t tag = afdep_word((uint32_t)(first_on_plane(h, g) - (uint64_t)s->in_flight), 0);
-    if (!h->ffn) {
+    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
+    if (h->source) {
         fill(p->finish_tails, lanes, first_tail(h));
         fill(p->count_words, h->targets, tag);
         fill(p->combine_shadow, lanes, first_tail(h));
-        return;
     }
-    fill(p->combine_tails, (uint64_t)h->sources * h->combine_channels, first_tail(h));
-    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
-        return;
-    fill(p->finish_shadow, (uint64_t)h->sources * (uint32_t)s->channels, first_tail(h));
-    fill(p->reply_words, (uint64_t)s->ranks_per_domain, tag);
-    first_forward_words(h, g, p->forward_words, (uint64_t)s->ranks_per_domain);
+    if (direct ? h->worker : h->forwarder)
+        fill(p->combine_tails, (uint64_t)h->sources * h->combine_channels, first_tail(h));
+    if (h->forwarder) {
+        fill(p->finish_shadow, (uint64_t)h->sources * (uint32_t)s->channels, first_tail(h));
+        first_forward_words(h, g, p->forward_words, d);
+    }
+    if (h->worker && !direct)
+        fill(p->reply_words, d, tag);
 }
 
 afdep_status_t afdep_host_planes_open(afdep_host_t *h)
 {
     carver_t measure = { NULL, 0 };
-    h->arena_bytes = carve_all(NULL, &measure, h->settings, h->ffn);
+    h->arena_bytes = carve_all(NULL, &measure, h->settings, h->rank);
     h->arena = mmap(NULL, h->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (h->arena == MAP_FAILED) {
         h->arena = NULL;
@@ -226,13 +251,14 @@ afdep_status_t afdep_host_planes_open(afdep_host_t *h)
                           (unsigned long long)h->arena_bytes, strerror(errno));
     }
     carver_t cut = { h->arena, 0 };
-    (void)carve_all(h, &cut, h->settings, h->ffn);
+    (void)carve_all(h, &cut, h->settings, h->rank);
     h->actor_limit = actor_limit(h->shape);
     for (int g = 0; g < h->shape->in_flight; g++) {
         afdep_plane_t *p = &h->planes[g];
         p->base = afdep_plane_start(h->layout, afdep_plane_of(h->layout, h->shape, h->rank), g);
-        p->peer_ffn = afdep_plane_start(h->layout, &h->layout->ffn, g);
-        p->peer_attention = afdep_plane_start(h->layout, &h->layout->attention, g);
+        p->peer_worker = afdep_plane_start(h->layout, h->at_worker, g);
+        p->peer_forwarder = afdep_plane_start(h->layout, h->at_forwarder, g);
+        p->peer_source = afdep_plane_start(h->layout, h->at_source, g);
         start_copies(h, g);
     }
     return AFDEP_OK;
@@ -243,7 +269,7 @@ void afdep_host_planes_restart(afdep_host_t *h)
     ARENA_OPEN(h->arena, h->arena_bytes);
     memset(h->arena, 0, h->arena_bytes);
     carver_t cut = { h->arena, 0 };
-    (void)carve_all(h, &cut, h->settings, h->ffn); /* to the same places */
+    (void)carve_all(h, &cut, h->settings, h->rank); /* to the same places */
     for (int g = 0; g < h->shape->in_flight; g++)
         start_copies(h, g);
 }

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_receive: joins what has come for this rank, counts rows per expert, writes the prefix sums and lays rows out by
- * expert, inside an expert by source rank, then token. Then the witnesses go out.
+ * The worker's first half: joins what has come for this rank, counts rows per expert, writes the prefix sums and lays
+ * rows out by expert, inside an expert by source rank, then token. Then the witnesses go out.
  *
- * The done witness (directional) and the answer (direct) are sent here, after the last row was laid out, because rows of
- * this rank's own rail are laid out straight from the rail inbox: from then on nothing reads it, and the source may
+ * The done witness (across domains) and the answer (direct) are sent here, after the last row was laid out, because rows
+ * of this rank's own rail are laid out straight from the rail inbox: from then on nothing reads it, and the source may
  * overwrite it in exchange n + G. It guards that overwrite only; no result of this exchange waits for it. Without
  * sparse combine there is no witness: the combine signals on all channels, sent in reply, say the same.
+ *
+ * A worker that does not forward (shared domains) has no rail inbox. It answers the forwarders of its domain instead, once
+ * everything that they wrote here is read: their forward words, extents and rows.
  */
 #include <string.h>
 
@@ -27,12 +30,12 @@ static unsigned char *row_of(const afdep_host_t *h, int source_domain, int rail,
 {
     const afdep_shape_t *s = h->shape;
     const afdep_plane_t *p = h->plane;
-    const afdep_plane_layout_t *l = &h->layout->ffn;
     if (rail != h->rail)
-        return afdep_host_own(h, p->base + afdep_at_domain_row(l, h->layout, s, rail, source_domain, (int)token));
+        return afdep_host_own(h, p->base + afdep_at_domain_row(h->at_worker, h->layout, s, rail, source_domain,
+                                                               (int)token));
     const afdep_own_row_t *own = &p->own[(uint64_t)source_domain * (uint32_t)s->capacity + token];
     int channel = afdep_channel_of(s, source_domain, (int)token);
-    return afdep_host_own(h, p->base + afdep_at_rail_row(l, h->layout, s, source_domain, channel,
+    return afdep_host_own(h, p->base + afdep_at_rail_row(h->at_forwarder, h->layout, s, source_domain, channel,
                                                          (int)own->place - 1));
 }
 
@@ -69,6 +72,13 @@ static afdep_status_t lost_row(afdep_host_t *h, const afdep_actor_t *actor, int 
                       h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, peer, want, found);
 }
 
+/* Whether a token that came over this rank's own rail is for this rank. */
+static int is_own_row(const afdep_host_t *h, int source, uint32_t token)
+{
+    const afdep_own_row_t *own = &h->plane->own[(uint64_t)source * (uint32_t)h->shape->capacity + token];
+    return own->place != 0 && own->exchange == (uint32_t)h->exchange;
+}
+
 /* The tokens of one source over one rail, ascending; `found` counts them. */
 static afdep_status_t list_source(afdep_host_t *h, const afdep_actor_t *actor, int source, int rail, uint32_t *rows,
                                   uint32_t *found)
@@ -76,16 +86,17 @@ static afdep_status_t list_source(afdep_host_t *h, const afdep_actor_t *actor, i
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     int rank = afdep_source_rank(s, source, rail);
-    const uint32_t *extents = p->extents + (uint64_t)rail * h->layout->extent_stride;
-    if (rail != h->rail)
+    const uint32_t *extents;
+    if (rail == h->rail)
+        extents = p->extents + (uint64_t)rail * h->layout->extent_stride;
+    else
         extents = (const uint32_t *)(const void *)afdep_host_own(
-            h, p->base + afdep_at_extents(&h->layout->ffn, h->layout, rail));
+            h, p->base + afdep_at_extents(h->at_worker, h->layout, rail));
     uint32_t extent = extents[source];
     if (extent > (uint32_t)p->bucket)
         return afdep_host_beyond_bucket(h, actor, afdep_ffn_rank(s, h->domain, rail), "tokens up to", extent - 1);
     for (uint32_t token = 0; token < extent; token++) {
-        const afdep_own_row_t *own = &p->own[(uint64_t)source * (uint32_t)s->capacity + token];
-        if (rail == h->rail && (own->place == 0 || own->exchange != (uint32_t)h->exchange))
+        if (rail == h->rail && !is_own_row(h, source, token))
             continue;
         unsigned char *row = row_of(h, source, rail, token);
         if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.tag_offset), h->exchange, token, rank))
@@ -99,21 +110,22 @@ static afdep_status_t list_source(afdep_host_t *h, const afdep_actor_t *actor, i
     return AFDEP_OK;
 }
 
-static afdep_status_t list_directional(afdep_host_t *h, const afdep_actor_t *actor, uint32_t *rows)
+static afdep_status_t list_domain(afdep_host_t *h, const afdep_actor_t *actor, uint32_t *rows)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
+    int first = afdep_first_forwarder_rail(s);
     uint32_t found[s->ranks_per_domain];
     memset(found, 0, sizeof(found));
     for (int source = 0; source < s->attention_domains; source++)
-        for (int rail = 0; rail < s->ranks_per_domain; rail++) {
+        for (int rail = first; rail < s->ranks_per_domain; rail++) {
             if (p->arrived[rail] == 0)
                 continue; /* nothing came over this rail, and it may already be writing its next exchange's extents */
             afdep_status_t status = list_source(h, actor, source, rail, rows, &found[rail]);
             if (status != AFDEP_OK)
                 return status;
         }
-    for (int rail = 0; rail < s->ranks_per_domain; rail++)
+    for (int rail = first; rail < s->ranks_per_domain; rail++)
         if (found[rail] != p->arrived[rail])
             return lost_row(h, actor, afdep_ffn_rank(s, h->domain, rail), p->arrived[rail], found[rail]);
     return AFDEP_OK;
@@ -125,7 +137,7 @@ static afdep_status_t list_direct(afdep_host_t *h, afdep_actor_t *actor, uint32_
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     for (; actor->i < s->attention_ranks; actor->i++) {
-        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(&h->layout->ffn, actor->i));
+        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, actor->i));
         afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
         int rank = s->ffn_ranks + actor->i;
         if (state == AFDEP_WORD_WAIT)
@@ -136,8 +148,8 @@ static afdep_status_t list_direct(afdep_host_t *h, afdep_actor_t *actor, uint32_
             return afdep_host_beyond_bucket(h, actor, rank, "a row count of", afdep_word_low(word));
         int64_t last = -1;
         for (uint32_t position = 0; position < afdep_word_low(word); position++) {
-            unsigned char *row = afdep_host_own(h, p->base + afdep_at_direct_row(&h->layout->ffn, h->layout, s,
-                                                                                 actor->i, (int)position));
+            unsigned char *row = afdep_host_own(h, p->base + afdep_at_direct_row(h->at_worker, h->layout, s, actor->i,
+                                                                                 (int)position));
             const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
             if (afdep_tag_is(tag, h->exchange, tag->token, rank) && tag->token >= (uint32_t)p->bucket)
                 return afdep_host_beyond_bucket(h, actor, rank, "token", tag->token);
@@ -180,15 +192,16 @@ static int32_t aligned_count(const afdep_host_t *h, int e)
 static afdep_status_t check_room(const afdep_host_t *h, const afdep_receive_t *r)
 {
     if (r->rows_capacity < h->plane->row_count)
-        return afdep_fail(AFDEP_ERR_CAPACITY, "worker_receive: rows_capacity is %lld: %lld rows have come",
+        return afdep_fail(AFDEP_ERR_CAPACITY, "%s: rows_capacity is %lld: %lld rows have come", h->call_name,
                           (long long)r->rows_capacity, (long long)h->plane->row_count);
     const char *missing = !r->ends ? "ends" : NULL;
     if (h->plane->row_count > 0 && !missing)
         missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : h->shape->fp8 && !r->row_scale ? "row_scale" : NULL;
     if (missing)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: %s is NULL", missing);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", h->call_name, missing);
     if ((uintptr_t)r->rows % 16 != 0)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: rows is %p: a multiple of 16 is wanted", r->rows);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: rows is %p: a multiple of 16 is wanted", h->call_name,
+                          r->rows);
     return AFDEP_OK;
 }
 
@@ -202,12 +215,12 @@ static void mark_padding(afdep_receive_t *r, int32_t from, int32_t to)
 }
 
 /* A caller's callback may return anything: only what leaves the buffer healthy is passed on as it is. */
-static afdep_status_t ask_tensors(afdep_receive_t *r, int64_t rows)
+static afdep_status_t ask_tensors(const afdep_host_t *h, afdep_receive_t *r, int64_t rows)
 {
     afdep_status_t status = r->allocate(r->allocate_context, rows, r);
     if (status == AFDEP_OK || (status < 0 && !afdep_status_is_fatal(status)))
         return status;
-    return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: allocate returned %d, which is no status that it may return",
+    return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: allocate returned %d, which is no status that it may return", h->call_name,
                       (int)status);
 }
 
@@ -221,7 +234,7 @@ static afdep_status_t settle_tensors(afdep_host_t *h)
     r->row_count = h->plane->row_count; /* also where they find no room */
     afdep_status_t status = AFDEP_OK;
     if (r->read_host_counts && r->allocate)
-        status = ask_tensors(r, h->plane->row_count);
+        status = ask_tensors(h, r, h->plane->row_count);
     if (status == AFDEP_OK)
         status = check_room(h, r);
     if (status != AFDEP_OK)
@@ -240,7 +253,7 @@ static void place_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
     const afdep_shape_t *s = h->shape;
     unsigned char *row;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT)
-        row = afdep_host_own(h, p->base + afdep_at_direct_row(&h->layout->ffn, h->layout, s, arrival->source_domain,
+        row = afdep_host_own(h, p->base + afdep_at_direct_row(h->at_worker, h->layout, s, arrival->source_domain,
                                                               arrival->rail));
     else
         row = row_of(h, arrival->source_domain, arrival->rail, arrival->token);
@@ -268,34 +281,46 @@ static int has_served(const afdep_host_t *h, int source)
     return rows > 0;
 }
 
-/* Witness or answer to each source this rank answers (actor->i: the next). */
-static afdep_status_t send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
+afdep_status_t afdep_host_send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
-    if (!direct && !s->sparse_combine)
+    if (!afdep_has_witnesses(s))
         return AFDEP_DONE;
     uint64_t value = afdep_word((uint32_t)h->exchange, 0);
     uint64_t before = afdep_word((uint32_t)(h->exchange - (uint64_t)s->in_flight), 0);
     int target = direct ? h->rank : h->domain;
     for (; actor->i < (int)h->sources; actor->i++) {
         int peer = direct ? s->ffn_ranks + actor->i : afdep_source_rank(s, actor->i, h->rail);
-        if (AFDEP_PLANTED(WITNESS_SERVED) && !direct && !has_served(h, actor->i))
+        if ((AFDEP_PLANTED(WITNESS_SERVED) && !direct && !has_served(h, actor->i)) ||
+            afdep_host_is_own_domain(h, actor->i))
             continue;
         afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer,
-                                                    p->peer_attention + afdep_at_witness(&h->layout->attention, target),
-                                                    before, value);
+                                                    p->peer_source + afdep_at_witness(h->at_source, target), before,
+                                                    value);
         if (status != AFDEP_OK)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
     }
     return AFDEP_DONE;
 }
 
-/* Planted variant only: the witnesses go out as soon as channel 0 is forwarded. */
-static afdep_status_t early_witness_step(afdep_host_t *h, afdep_actor_t *actor)
+/* Shared domains: this worker's answer to each forwarder of its domain (actor->i: the next of them). */
+static afdep_status_t send_answers(afdep_host_t *h, afdep_actor_t *actor)
 {
-    return h->plane->pending[0] > 0 ? AFDEP_AGAIN : send_witnesses(h, actor);
+    const afdep_shape_t *s = h->shape;
+    uint64_t value = afdep_word((uint32_t)h->exchange, 0);
+    uint64_t before = afdep_word((uint32_t)(h->exchange - (uint64_t)s->in_flight), 0);
+    int first = afdep_first_forwarder_rail(s);
+    for (; first + actor->i < s->ranks_per_domain; actor->i++) {
+        int peer = afdep_ffn_rank(s, h->domain, first + actor->i);
+        afdep_status_t status = afdep_fabric_signal(
+            h->fabric, AFDEP_SIGNAL_DOMAIN_WORD, h->lane_control, peer,
+            h->plane->peer_forwarder + afdep_at_rail_answer(h->at_forwarder, h->rail), before, value);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
+    }
+    return AFDEP_DONE;
 }
 
 /* place: lays rows out (actor->rows: the next arrival), then sends the witnesses. */
@@ -307,7 +332,11 @@ static afdep_status_t place_step(afdep_host_t *h, afdep_actor_t *actor)
             return AFDEP_OK;
         place_arrival(h, &p->arrivals[actor->rows++]);
     }
-    return AFDEP_PLANTED(WITNESS_CHANNEL_0) ? AFDEP_DONE : send_witnesses(h, actor);
+    h->read_rows = h->exchange;
+    if (!h->forwarder && h->shape->protocol != AFDEP_PROTOCOL_DIRECT)
+        return send_answers(h, actor);
+    h->read_rail = h->exchange;
+    return AFDEP_PLANTED(WITNESS_CHANNEL_0) ? AFDEP_DONE : afdep_host_send_witnesses(h, actor);
 }
 
 /* receive: joins, lists, counts; then becomes place. */
@@ -321,7 +350,7 @@ static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
     } else {
         status = afdep_host_forward_joined(h, actor);
         if (status == AFDEP_DONE)
-            status = list_directional(h, actor, &actor->rows);
+            status = list_domain(h, actor, &actor->rows);
         if (status != AFDEP_OK)
             return status;
     }
@@ -332,47 +361,48 @@ static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
 
 /* ---- The call ------------------------------------------------------------------------------------------------ */
 
-static afdep_status_t check_receive(afdep_host_t *h, const afdep_receive_t *r, afdep_stream_t stream)
+afdep_status_t afdep_host_check_receive(const afdep_host_t *h, const afdep_receive_t *r, afdep_stream_t stream)
 {
     const afdep_shape_t *s = h->shape;
     if (stream)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: stream is not NULL on the host backend");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: stream is not NULL on the host backend", h->call_name);
     if (r->bucket < 1 || r->bucket > s->capacity)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: bucket is %d: 1 to capacity, %d, is wanted", r->bucket,
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: 1 to capacity, %d, is wanted", h->call_name, r->bucket,
                           s->capacity);
     if (h->receive_stage != AFDEP_RECEIVE_IDLE && r->bucket != h->plane->bucket)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: bucket is %d, and it was %d when this receive began",
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d, and it was %d when this receive began", h->call_name,
                           r->bucket, h->plane->bucket);
     if (h->receive_stage == AFDEP_RECEIVE_IDLE && h->started - h->finished >= (uint64_t)s->in_flight)
-        return afdep_fail(AFDEP_ERR_ORDER, "worker_receive: exchange %llu is not replied to yet, and in_flight is %d",
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: exchange %llu is not replied to yet, and in_flight is %d", h->call_name,
                           (unsigned long long)h->finished + 1, s->in_flight);
     if (!r->read_host_counts) {
         const char *missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : !r->ends ? "ends" : NULL;
         if (s->fp8 && !missing && !r->row_scale)
             missing = "row_scale";
         if (missing)
-            return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: %s is NULL", missing);
+            return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", h->call_name, missing);
         if (r->rows_capacity < afdep_receive_rows(s, r->bucket))
             return afdep_fail(AFDEP_ERR_ARGUMENT,
-                              "worker_receive: rows_capacity is %lld: bucket %d needs %lld without read_host_counts",
+                              "%s: rows_capacity is %lld: bucket %d needs %lld without read_host_counts", h->call_name,
                               (long long)r->rows_capacity, r->bucket, (long long)afdep_receive_rows(s, r->bucket));
     }
     if ((uintptr_t)r->rows % 16 != 0)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_receive: rows is %p: a multiple of 16 is wanted", r->rows);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: rows is %p: a multiple of 16 is wanted", h->call_name,
+                          r->rows);
     return AFDEP_OK;
 }
 
-/* The end of the call. */
+/* The end of the call; of elastic_dispatch it says too what was wrong with the routes. */
 static afdep_status_t received(afdep_host_t *h)
 {
     h->receive_stage = AFDEP_RECEIVE_IDLE;
     h->receive->receipt = (afdep_receipt_t){ { AFDEP_RECEIPT_MAGIC, (uint64_t)(uintptr_t)h, h->exchange,
                                                (uint64_t)h->plane->row_count } };
-    return AFDEP_OK;
+    return h->source ? afdep_host_dispatched(h) : AFDEP_OK;
 }
 
 /* The rows are joined and counted: now the tensors, which may be refused (the same call is then made again), and place. */
-static afdep_status_t counted(afdep_host_t *h)
+afdep_status_t afdep_host_counted(afdep_host_t *h)
 {
     afdep_status_t status = settle_tensors(h);
     if (status != AFDEP_OK)
@@ -382,28 +412,33 @@ static afdep_status_t counted(afdep_host_t *h)
     return AFDEP_AGAIN;
 }
 
-afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receive, afdep_stream_t stream)
+void afdep_host_start_receive(afdep_host_t *h, afdep_receive_t *receive)
 {
-    afdep_status_t status = afdep_host_check(h);
-    if (status == AFDEP_OK)
-        status = check_receive(h, receive, stream);
-    if (status != AFDEP_OK)
-        return status;
-    h->receive = receive;
-    if (h->receive_stage != AFDEP_RECEIVE_IDLE) {
-        afdep_host_begin(h, "worker_receive", h->started, counted);
-        return AFDEP_OK;
-    }
-    afdep_host_begin(h, "worker_receive", ++h->started, counted);
-    h->receive_stage = AFDEP_RECEIVE_JOIN;
     afdep_plane_t *p = h->plane;
+    h->receive = receive;
+    h->receive_stage = AFDEP_RECEIVE_JOIN;
     p->bucket = receive->bucket;
     p->arrival_count = 0;
     memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
-    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
+    if (h->forwarder && !h->source) /* a source has begun that in its dispatch */
         afdep_host_add_forward(h);
-    if (AFDEP_PLANTED(WITNESS_CHANNEL_0) && h->shape->protocol == AFDEP_PROTOCOL_DIRECTIONAL)
-        afdep_host_add(h, early_witness_step, "receive", -1);
     afdep_host_add(h, receive_step, "receive", -1);
+}
+
+afdep_status_t afdep_host_begin_receive(afdep_host_t *h, afdep_receive_t *receive, afdep_stream_t stream)
+{
+    h->call_name = "worker_receive";
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = afdep_host_check_receive(h, receive, stream);
+    if (status != AFDEP_OK)
+        return status;
+    if (h->receive_stage != AFDEP_RECEIVE_IDLE) {
+        h->receive = receive;
+        afdep_host_begin(h, h->call_name, h->started, afdep_host_counted);
+        return AFDEP_OK;
+    }
+    afdep_host_begin(h, h->call_name, ++h->started, afdep_host_counted);
+    afdep_host_start_receive(h, receive);
     return AFDEP_OK;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_reply: every FFN rank sums its rows of a token into one BF16 partial.
+ * The way back: every worker sums its rows of a token into one BF16 partial.
  *
  * Direct: the partial is the rank's answer and goes straight into the source's combine inbox; the source sums ranks.
- * Directional: the partial goes to the rank on the token's rail (partial inbox, at this rank's rail), and a reply word,
+ * Across domains: the partial goes to the rank on the token's rail (partial inbox, at this rank's rail), and a reply word,
  * tagged with the exchange, says that all of this rank's partials for that rail are there. The rail rank's reply_forward
  * replays its record channel by channel, sums the partials in rail order and sends one row per token to the source. A
- * token served by the rail rank alone needs no partial: its sum is built in the source's combine inbox at once.
+ * token served by the rail rank alone needs no partial: its sum is built in the source's combine inbox at once. In shared
+ * domains the rail rank is a source, and its reply_forward is part of its collect.
  *
  * Reuse. A partial inbox place of exchange n + G is written only for rows that its owner forwarded in n + G, which is
- * after the owner replied n. A reply word cannot pass the value its reader waits for: its writer would have to receive
- * n + G, and that joins the reader's forward word of n + G.
+ * after the owner's second half of n. A reply word cannot pass the value its reader waits for: its writer would have to
+ * receive n + G, and that joins the reader's forward word of n + G.
  */
 #include <string.h>
 
@@ -39,7 +40,7 @@ static void sum_arrival(const afdep_host_t *h, const afdep_arrival_t *arrival, u
     else
         h->ops->sum(sum, terms, (int)arrival->rows, (size_t)h->shape->hidden);
     *afdep_tag_at(place, h->layout->row.reply_tag_offset) =
-        (afdep_row_tag_t){ (uint32_t)h->exchange, arrival->token, (uint32_t)h->rank, 0 };
+        afdep_row_tag(h->exchange, arrival->token, h->rank);
 }
 
 /* Where a reply row of an arrival is built for `peer`: in place where it is mapped, else staged. */
@@ -49,8 +50,11 @@ static unsigned char *reply_place(const afdep_host_t *h, int peer, uint64_t offs
     unsigned char *place = afdep_fabric_window(h->fabric, peer, offset, h->layout->row.reply_bytes);
     if (place)
         return place;
-    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT)
-        rail = 0; /* sources are counted over the whole domain there */
+    /* Direct: sources are counted over the whole domain. A forwarder that is no worker replies on its own rail only. */
+    if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT || !h->worker)
+        rail = 0;
+    else
+        rail -= afdep_first_forwarder_rail(h->shape);
     uint64_t index = ((uint64_t)rail * h->sources + (uint32_t)source) * (uint32_t)h->shape->capacity + token;
     return h->plane->reply_staging + index * h->layout->row.reply_stride;
 }
@@ -60,9 +64,9 @@ static unsigned char *reply_place(const afdep_host_t *h, int peer, uint64_t offs
 static afdep_status_t direct_send(afdep_host_t *h, const afdep_arrival_t *arrival, int last, uint32_t rows)
 {
     afdep_plane_t *p = h->plane;
-    const afdep_plane_layout_t *l = &h->layout->attention;
+    const afdep_plane_layout_t *l = h->at_source;
     int peer = afdep_host_source(h, arrival->source_domain, arrival->rail);
-    uint64_t offset = p->peer_attention + afdep_at_combine_row(l, h->layout, h->shape, h->rank, (int)arrival->token);
+    uint64_t offset = p->peer_source + afdep_at_combine_row(l, h->layout, h->shape, h->rank, (int)arrival->token);
     unsigned char *place = reply_place(h, peer, offset, arrival->source_domain, 0, arrival->token);
     sum_arrival(h, arrival, place);
     if (!last)
@@ -71,7 +75,7 @@ static afdep_status_t direct_send(afdep_host_t *h, const afdep_arrival_t *arriva
     uint64_t next = afdep_tail_advance(*tail, 1, rows);
     afdep_status_t status = afdep_fabric_put_signal(
         h->fabric, AFDEP_SIGNAL_COMBINE, h->lane_domain, peer, offset, place, h->layout->row.reply_bytes,
-        p->peer_attention + afdep_at_combine_tail(l, h->shape, h->rank, 0), *tail, next);
+        p->peer_source + afdep_at_combine_tail(l, h->shape, h->rank, 0), *tail, next);
     if (status == AFDEP_OK)
         *tail = next;
     return status;
@@ -97,7 +101,29 @@ static afdep_status_t direct_step(afdep_host_t *h, afdep_actor_t *actor)
     return AFDEP_DONE;
 }
 
-/* ---- Directional: partials ----------------------------------------------------------------------------------- */
+/* Symmetric without sparse combine: a source that sent nothing hears that it gets nothing. actor->i: the next source,
+   actor->rows: the first arrival of it or a later one. */
+static afdep_status_t silent_step(afdep_host_t *h, afdep_actor_t *actor)
+{
+    afdep_plane_t *p = h->plane;
+    for (; actor->i < (int)h->sources; actor->i++) {
+        while (actor->rows < p->arrival_count && p->arrivals[actor->rows].source_domain < actor->i)
+            actor->rows++;
+        if (actor->rows < p->arrival_count && p->arrivals[actor->rows].source_domain == actor->i)
+            continue;
+        int peer = afdep_host_source(h, actor->i, 0);
+        uint64_t *tail = &p->combine_tails[actor->i], next = afdep_tail_advance(*tail, 1, 0);
+        afdep_status_t status = afdep_fabric_signal(
+            h->fabric, AFDEP_SIGNAL_COMBINE, h->lane_domain, peer,
+            p->peer_source + afdep_at_combine_tail(h->at_source, h->shape, h->rank, 0), *tail, next);
+        if (status != AFDEP_OK)
+            return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
+        *tail = next;
+    }
+    return AFDEP_DONE;
+}
+
+/* ---- Across domains: partials ----------------------------------------------------------------------------------- */
 
 /* Whether this rank alone serves an arrival of its own rail. */
 static int is_sole(const afdep_host_t *h, int source, uint32_t token)
@@ -111,13 +137,13 @@ static afdep_status_t send_partial(afdep_host_t *h, const afdep_arrival_t *arriv
 {
     afdep_plane_t *p = h->plane;
     int source = arrival->source_domain;
-    uint64_t partial = afdep_at_partial(&h->layout->ffn, h->layout, h->shape, h->rail, source, (int)arrival->token);
+    uint64_t partial = afdep_at_partial(h->at_forwarder, h->layout, h->shape, h->rail, source, (int)arrival->token);
     if (arrival->rail != h->rail) {
         int peer = afdep_ffn_rank(h->shape, h->domain, arrival->rail);
-        unsigned char *place = reply_place(h, peer, p->peer_ffn + partial, source, arrival->rail, arrival->token);
+        uint64_t offset = p->peer_forwarder + partial;
+        unsigned char *place = reply_place(h, peer, offset, source, arrival->rail, arrival->token);
         sum_arrival(h, arrival, place);
-        return afdep_fabric_put(h->fabric, h->lane_domain, peer, p->peer_ffn + partial, place,
-                                h->layout->row.reply_bytes);
+        return afdep_fabric_put(h->fabric, h->lane_domain, peer, offset, place, h->layout->row.reply_bytes);
     }
     if (!is_sole(h, source, arrival->token)) {
         sum_arrival(h, arrival, afdep_host_own(h, p->base + partial));
@@ -125,8 +151,8 @@ static afdep_status_t send_partial(afdep_host_t *h, const afdep_arrival_t *arriv
     }
     int peer = afdep_source_rank(h->shape, source, h->rail);
     int channel = afdep_channel_of(h->shape, source, (int)arrival->token);
-    uint64_t offset = p->peer_attention + afdep_at_combine_row(&h->layout->attention, h->layout, h->shape, h->domain,
-                                                               (int)arrival->token);
+    uint64_t offset = p->peer_source + afdep_at_combine_row(h->at_source, h->layout, h->shape, h->domain,
+                                                            (int)arrival->token);
     unsigned char *place = reply_place(h, peer, offset, source, h->rail, arrival->token);
     sum_arrival(h, arrival, place);
     return afdep_fabric_put(h->fabric, channel, peer, offset, place, h->layout->row.reply_bytes);
@@ -155,7 +181,7 @@ static afdep_status_t partial_step(afdep_host_t *h, afdep_actor_t *actor)
         int peer = afdep_ffn_rank(s, h->domain, actor->j);
         uint64_t value = afdep_word((uint32_t)h->exchange, p->arrived[actor->j]);
         afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_DOMAIN_WORD, h->lane_domain, peer,
-                                                    p->peer_ffn + afdep_at_reply_word(&h->layout->ffn, h->rail),
+                                                    p->peer_forwarder + afdep_at_reply_word(h->at_forwarder, h->rail),
                                                     p->reply_words[actor->j], value);
         if (status != AFDEP_OK)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
@@ -164,24 +190,24 @@ static afdep_status_t partial_step(afdep_host_t *h, afdep_actor_t *actor)
     return AFDEP_DONE;
 }
 
-/* ---- Directional: the way back ------------------------------------------------------------------------------- */
+/* ---- Across domains: the way back ------------------------------------------------------------------------------- */
 
 /* join: waits for the partials of every rail that this rank forwarded rows to (actor->i: the next). Opens the gate. */
 static afdep_status_t join_step(afdep_host_t *h, afdep_actor_t *actor)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
-    for (; actor->i < s->ranks_per_domain; actor->i++) {
+    for (; actor->i < afdep_worker_rails(s); actor->i++) {
         if (actor->i == h->rail || p->forwarded[actor->i] == 0)
             continue;
         int peer = afdep_ffn_rank(s, h->domain, actor->i);
-        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_reply_word(&h->layout->ffn, actor->i));
+        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_reply_word(h->at_forwarder, actor->i));
         if (afdep_word_high(word) != (uint32_t)h->exchange)
             return afdep_host_wait(actor, peer, "the reply word");
         if (afdep_word_low(word) != p->forwarded[actor->i])
             return afdep_host_broken(h, actor, peer, "the reply word", word);
     }
-    if (!h->reply_summed)
+    if (h->worker && !h->reply_summed)
         return afdep_host_wait(actor, -1, "its own partials");
     h->gate = 1;
     return AFDEP_DONE;
@@ -193,7 +219,7 @@ static int gather_partials(const afdep_host_t *h, int source, uint32_t token, co
 {
     const afdep_plane_t *p = h->plane;
     for (int k = 0; k < count; k++) {
-        unsigned char *row = afdep_host_own(h, p->base + afdep_at_partial(&h->layout->ffn, h->layout, h->shape,
+        unsigned char *row = afdep_host_own(h, p->base + afdep_at_partial(h->at_forwarder, h->layout, h->shape,
                                                                           rails[k], source, (int)token));
         int rank = afdep_ffn_rank(h->shape, h->domain, rails[k]);
         if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.reply_tag_offset), h->exchange, token, rank))
@@ -213,9 +239,8 @@ static afdep_status_t send_back(afdep_host_t *h, afdep_actor_t *actor, int sourc
     uint32_t token = p->record_token[lane * h->layout->slots + position];
     int peer = afdep_source_rank(s, source, h->rail), count, last = position + 1 == p->taken[lane];
     const uint16_t *rails = afdep_host_record_at(h, lane * h->layout->slots + position, &count);
-    uint64_t offset = p->peer_attention + afdep_at_combine_row(&h->layout->attention, h->layout, s, h->domain,
-                                                               (int)token);
-    uint64_t word = p->peer_attention + afdep_at_combine_tail(&h->layout->attention, s, h->domain, actor->channel);
+    uint64_t offset = p->peer_source + afdep_at_combine_row(h->at_source, h->layout, s, h->domain, (int)token);
+    uint64_t word = p->peer_source + afdep_at_combine_tail(h->at_source, s, h->domain, actor->channel);
     uint64_t tail = p->combine_tails[lane], next = afdep_tail_advance(tail, 1, p->taken[lane]);
     afdep_status_t status = AFDEP_OK;
     if (count == 1 && rails[0] == h->rail) { /* put by reply already, on this lane */
@@ -230,7 +255,7 @@ static afdep_status_t send_back(afdep_host_t *h, afdep_actor_t *actor, int sourc
         unsigned char *place = reply_place(h, peer, offset, source, h->rail, token);
         h->ops->sum((uint16_t *)(void *)place, terms, count, (size_t)s->hidden);
         *afdep_tag_at(place, h->layout->row.reply_tag_offset) =
-            (afdep_row_tag_t){ (uint32_t)h->exchange, token, (uint32_t)h->rank, 0 };
+            afdep_row_tag(h->exchange, token, h->rank);
         if (last)
             status = afdep_fabric_put_signal(h->fabric, AFDEP_SIGNAL_COMBINE, actor->channel, peer, offset, place,
                                              h->layout->row.reply_bytes, word, tail, next);
@@ -247,8 +272,7 @@ static afdep_status_t signal_empty(afdep_host_t *h, const afdep_actor_t *actor, 
 {
     afdep_plane_t *p = h->plane;
     uint64_t lane = (uint64_t)source * (uint32_t)h->shape->channels + (uint32_t)actor->channel;
-    uint64_t word = p->peer_attention +
-                    afdep_at_combine_tail(&h->layout->attention, h->shape, h->domain, actor->channel);
+    uint64_t word = p->peer_source + afdep_at_combine_tail(h->at_source, h->shape, h->domain, actor->channel);
     uint64_t next = afdep_tail_advance(p->combine_tails[lane], 1, 0);
     afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_COMBINE, actor->channel,
                                                 afdep_source_rank(h->shape, source, h->rail), word,
@@ -300,29 +324,37 @@ static int channel_replies(const afdep_host_t *h, int channel)
 
 /* ---- The call ------------------------------------------------------------------------------------------------ */
 
-static afdep_status_t check_reply(afdep_host_t *h, const afdep_reply_t *r, afdep_stream_t stream)
+void afdep_host_add_reply_forward(afdep_host_t *h)
+{
+    afdep_host_add(h, join_step, "reply_forward", -1);
+    for (int c = 0; c < h->shape->channels; c++)
+        if (channel_replies(h, c))
+            afdep_host_add(h, back_step, "reply_forward", c);
+}
+
+afdep_status_t afdep_host_check_reply(const afdep_host_t *h, const afdep_reply_t *r, afdep_stream_t stream)
 {
     if (stream)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: stream is not NULL on the host backend");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: stream is not NULL on the host backend", h->call_name);
     if (h->receive_stage != AFDEP_RECEIVE_IDLE)
-        return afdep_fail(AFDEP_ERR_ORDER, "worker_reply: the receive of exchange %llu has not returned its rows yet",
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: the receive of exchange %llu has not returned its rows yet", h->call_name,
                           (unsigned long long)h->started);
     if (h->finished == h->started)
-        return afdep_fail(AFDEP_ERR_ORDER, "worker_reply: no receive is unanswered; exchange %llu was the last",
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: no receive is unanswered; exchange %llu was the last", h->call_name,
                           (unsigned long long)h->finished);
     const uint64_t *o = r->receipt.opaque;
     if (o[0] != AFDEP_RECEIPT_MAGIC || o[1] != (uint64_t)(uintptr_t)h)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: the receipt is not one of this buffer's");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt is not one of this buffer's", h->call_name);
     if (o[2] != h->finished + 1)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: the receipt is of exchange %llu: %llu is answered next",
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt is of exchange %llu: %llu is answered next", h->call_name,
                           (unsigned long long)o[2], (unsigned long long)h->finished + 1);
     if (o[3] != (uint64_t)h->planes[afdep_plane_index(h->shape, o[2])].row_count)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: the receipt was altered since its receive");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt was altered since its receive", h->call_name);
     if (o[3] > 0 && !r->rows)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: rows is NULL with %llu rows received",
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: rows is NULL with %llu rows received", h->call_name,
                           (unsigned long long)o[3]);
     if ((uintptr_t)r->rows % 16 != 0)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "worker_reply: rows is %p: a multiple of 16 is wanted", r->rows);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: rows is %p: a multiple of 16 is wanted", h->call_name, r->rows);
     return AFDEP_OK;
 }
 
@@ -332,24 +364,30 @@ static afdep_status_t replied(afdep_host_t *h)
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_host_begin_reply(afdep_host_t *h, const afdep_reply_t *reply, afdep_stream_t stream)
+void afdep_host_start_reply(afdep_host_t *h, const afdep_reply_t *reply)
 {
-    afdep_status_t status = afdep_host_check(h);
-    if (status == AFDEP_OK)
-        status = check_reply(h, reply, stream);
-    if (status != AFDEP_OK)
-        return status;
-    afdep_host_begin(h, "worker_reply", h->finished + 1, replied);
     h->reply = *reply;
     h->gate = h->reply_summed = 0;
     if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT) {
         afdep_host_add(h, direct_step, "reply", -1);
-        return AFDEP_OK;
+        if (afdep_combines_everywhere(h->shape))
+            afdep_host_add(h, silent_step, "reply", -1);
+        return;
     }
     afdep_host_add(h, partial_step, "reply", -1);
-    afdep_host_add(h, join_step, "reply_forward", -1);
-    for (int c = 0; c < h->shape->channels; c++)
-        if (channel_replies(h, c))
-            afdep_host_add(h, back_step, "reply_forward", c);
+    if (h->forwarder)
+        afdep_host_add_reply_forward(h);
+}
+
+afdep_status_t afdep_host_begin_reply(afdep_host_t *h, const afdep_reply_t *reply, afdep_stream_t stream)
+{
+    h->call_name = "worker_reply";
+    afdep_status_t status = afdep_host_check(h);
+    if (status == AFDEP_OK)
+        status = afdep_host_check_reply(h, reply, stream);
+    if (status != AFDEP_OK)
+        return status;
+    afdep_host_begin(h, h->call_name, h->finished + 1, replied);
+    afdep_host_start_reply(h, reply);
     return AFDEP_OK;
 }

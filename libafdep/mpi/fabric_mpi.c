@@ -30,7 +30,8 @@ typedef struct mpi_fabric {
     afdep_group_mpi_t *group;
     afdep_liveness_t *liveness;
     int timeout_ms;
-    int first, count;       /* the ranks of this domain: first .. first + count - 1 */
+    int place;              /* this rank's domain */
+    int *peers, count;      /* the ranks of this domain, ascending */
     MPI_Comm domain;
     MPI_Win shared, world;
     uint64_t *peer_bytes;
@@ -50,14 +51,18 @@ typedef struct mpi_record {
 
 /* ---- Opening ------------------------------------------------------------------------------------------------- */
 
+static int domain_of(const afdep_fabric_args_t *args, int rank)
+{
+    return args->domains ? args->domains[rank] : rank / args->ranks_per_domain;
+}
+
 /* MPI takes a domain's memory from /dev/shm, and some ranks would hang in the allocation where others find it full. */
 static afdep_status_t check_room(const afdep_fabric_args_t *args)
 {
-    int first = args->group->rank / args->ranks_per_domain * args->ranks_per_domain;
     uint64_t needed = 0;
 
-    for (int r = first; r < first + args->ranks_per_domain; r++)
-        needed += args->peer_bytes[r];
+    for (int r = 0; r < args->group->size; r++)
+        needed += domain_of(args, r) == domain_of(args, args->group->rank) ? args->peer_bytes[r] : 0;
     return afdep_shm_room(args->ranks_per_domain, needed);
 }
 
@@ -101,7 +106,7 @@ static afdep_status_t make_domain(mpi_fabric_t *f)
 {
     MPI_Comm host = MPI_COMM_NULL;
     int on_host = 0;
-    afdep_status_t status = afdep_mpi_check(MPI_Comm_split(f->group->comm, f->first, f->super.rank, &f->domain),
+    afdep_status_t status = afdep_mpi_check(MPI_Comm_split(f->group->comm, f->place, f->super.rank, &f->domain),
                                             "MPI_Comm_split");
 
     if (status == AFDEP_OK)
@@ -114,8 +119,10 @@ static afdep_status_t make_domain(mpi_fabric_t *f)
     MPI_Comm_size(host, &on_host);
     MPI_Comm_free(&host);
     if (on_host != f->count)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the ranks %d to %d form a domain, and only %d of them are on the "
-                          "host of rank %d", f->first, f->first + f->count - 1, on_host, f->super.rank);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the %d ranks %d to %d form a domain%s, and only %d of them are on the "
+                          "host of rank %d", f->count, f->peers[0], f->peers[f->count - 1],
+                          f->peers[f->count - 1] - f->peers[0] == f->count - 1 ? "" : ", not all between them", on_host,
+                          f->super.rank);
     return AFDEP_OK;
 }
 
@@ -154,7 +161,7 @@ static afdep_status_t check_unified(MPI_Win window)
 static afdep_status_t map_domain(mpi_fabric_t *f)
 {
     for (int i = 0; i < f->count; i++) {
-        int peer = f->first + i, unit;
+        int peer = f->peers[i], unit;
         void *base = NULL;
         MPI_Aint bytes;
         afdep_status_t status = afdep_mpi_check(MPI_Win_shared_query(f->shared, i, &bytes, &unit, &base),
@@ -251,8 +258,10 @@ static afdep_status_t meet(mpi_fabric_t *f, afdep_status_t status, const afdep_f
     if (status != AFDEP_OK)
         return status;
     f->group = afdep_group_mpi_of(args->group);
-    f->first = f->super.rank / args->ranks_per_domain * args->ranks_per_domain;
-    f->count = args->ranks_per_domain;
+    f->place = domain_of(args, f->super.rank);
+    for (int r = 0; r < f->super.size; r++)
+        if (domain_of(args, r) == f->place)
+            f->peers[f->count++] = r;
     status = round_of(args, make_domain(f), all);
     if (status == AFDEP_OK)
         status = round_of(args, make_shared(f, args), all);
@@ -273,6 +282,7 @@ static void mpi_free(mpi_fabric_t *f)
     afdep_liveness_close(f->liveness);
     for (int r = 0; f->boxes && r < f->super.size; r++)
         free(f->boxes[r]);
+    free(f->peers);
     free(f->dirty);
     free(f->boxes);
     free(f->bases);
@@ -302,7 +312,8 @@ static mpi_fabric_t *mpi_new(const afdep_fabric_args_t *args)
     f->bases = calloc(size, sizeof(unsigned char *));
     f->boxes = calloc(size, sizeof(afdep_outbox_t *));
     f->dirty = calloc(size, sizeof(*f->dirty));
-    if (!f->super.counters || !f->peer_bytes || !f->bases || !f->boxes || !f->dirty) {
+    f->peers = calloc(size, sizeof(*f->peers));
+    if (!f->super.counters || !f->peer_bytes || !f->bases || !f->boxes || !f->dirty || !f->peers) {
         mpi_free(f);
         return NULL;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lays out the planes of both roles, in checked 64-bit arithmetic. */
+/* Lays out the planes of all duties, in checked 64-bit arithmetic. */
 #include "protocol/layout.h"
 
 #include <string.h>
@@ -25,32 +25,56 @@ static uint64_t reserve(cursor_t *cursor, uint64_t a, uint64_t b, uint64_t bytes
     return start;
 }
 
-static void ffn_regions(afdep_plane_layout_t *p, cursor_t *cursor, const afdep_layout_t *l, const afdep_shape_t *s)
+static void worker_regions(afdep_plane_layout_t *p, cursor_t *cursor, const afdep_layout_t *l, const afdep_shape_t *s)
 {
     uint64_t a = (uint64_t)s->attention_ranks, sd = (uint64_t)s->attention_domains, d = (uint64_t)s->ranks_per_domain;
-    uint64_t c = (uint64_t)s->channels, capacity = (uint64_t)s->capacity;
+    uint64_t capacity = (uint64_t)s->capacity;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
         p->count_words = reserve(cursor, a, 1, 8);
         p->inbox = reserve(cursor, a, capacity, l->row.stride);
         return;
     }
-    p->count_words = reserve(cursor, sd, 1, 8);
-    p->finish_tails = reserve(cursor, sd, c, 8);
     p->forward_words = reserve(cursor, d, 2, 8);
-    p->reply_words = reserve(cursor, d, 1, 8);
     p->extents = reserve(cursor, d, l->extent_stride, 4);
-    p->inbox = reserve(cursor, sd * c, l->slots, l->row.stride);
     p->domain_inbox = reserve(cursor, d > 1 ? d * sd : 0, capacity, l->row.stride);
-    p->partials = reserve(cursor, d > 1 ? d * sd : 0, capacity, l->row.reply_stride);
 }
 
-static void attention_regions(afdep_plane_layout_t *p, cursor_t *cursor, const afdep_layout_t *l,
+static void forwarder_regions(afdep_plane_layout_t *p, cursor_t *cursor, const afdep_layout_t *l,
                               const afdep_shape_t *s)
+{
+    uint64_t sd = (uint64_t)s->attention_domains, d = (uint64_t)s->ranks_per_domain, c = (uint64_t)s->channels;
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+        return;
+    p->count_words = reserve(cursor, sd, 1, 8);
+    p->finish_tails = reserve(cursor, sd, c, 8);
+    p->reply_words = reserve(cursor, d, 1, 8);
+    p->rail_answers = reserve(cursor, afdep_has_shared_domains(s) ? d : 0, 1, 8);
+    p->inbox = reserve(cursor, sd * c, l->slots, l->row.stride);
+    p->partials = reserve(cursor, d > 1 ? d * sd : 0, (uint64_t)s->capacity, l->row.reply_stride);
+}
+
+static void source_regions(afdep_plane_layout_t *p, cursor_t *cursor, const afdep_layout_t *l, const afdep_shape_t *s)
 {
     uint64_t targets = (uint64_t)afdep_targets(s);
     p->witness_words = reserve(cursor, targets, 1, 8);
     p->combine_tails = reserve(cursor, targets, (uint64_t)afdep_combine_channels(s), 8);
     p->combine_rows = reserve(cursor, targets, (uint64_t)s->capacity, l->row.reply_stride);
+}
+
+/* The plane of ranks like `rank`: the regions of their duties. */
+static cursor_t lay_out(afdep_plane_layout_t *p, const afdep_layout_t *l, const afdep_shape_t *s, int rank)
+{
+    cursor_t cursor = { 0, 0 };
+    if (s->union_buffers || afdep_is_worker(s, rank))
+        worker_regions(p, &cursor, l, s);
+    if (s->union_buffers || afdep_is_forwarder(s, rank))
+        forwarder_regions(p, &cursor, l, s);
+    if (s->union_buffers || afdep_is_source(s, rank))
+        source_regions(p, &cursor, l, s);
+    if (s->entry_barrier)
+        p->barrier_words = reserve(&cursor, (uint64_t)s->ranks_per_domain + (uint64_t)s->attention_domains, 1, 8);
+    p->bytes = cursor.at;
+    return cursor;
 }
 
 int afdep_layout_init(afdep_layout_t *l, const afdep_shape_t *s)
@@ -64,15 +88,8 @@ int afdep_layout_init(afdep_layout_t *l, const afdep_shape_t *s)
     (void)reserve(&control, (uint64_t)s->ranks, 2, 8);
     l->control_bytes = control.at;
 
-    cursor_t ffn = { 0, 0 }, attention = { 0, 0 };
-    ffn_regions(&l->ffn, &ffn, l, s);
-    if (s->union_buffers)
-        attention_regions(&l->ffn, &ffn, l, s);
-    attention_regions(&l->attention, &attention, l, s);
-    if (s->union_buffers)
-        ffn_regions(&l->attention, &attention, l, s);
-    l->ffn.bytes = ffn.at;
-    l->attention.bytes = attention.at;
+    /* An FFN rank is rank 0, and the first rank after the FFN ranks an Attention rank. */
+    cursor_t ffn = lay_out(&l->ffn, l, s, 0), attention = lay_out(&l->attention, l, s, s->ffn_ranks);
 
     cursor_t whole = { control.at, 0 };
     (void)reserve(&whole, (uint64_t)s->in_flight, 1, ffn.at);

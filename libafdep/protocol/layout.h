@@ -5,12 +5,15 @@
  *
  * A segment is a control area and `in_flight` planes. Exchange n uses plane (n - 1) mod in_flight.
  *
- *   FFN rank, direct:        count word [A] | inbox rows [A][capacity]
- *   Attention rank, direct:  answer word [F] | combine tail [F] | combine rows [F][capacity]
- *   FFN rank, directional:   count word [S] | finish tail [S][C] | forward word [D][2] | reply word [D] |
- *                            extents [D][S] | rail inbox rows [S][C][slots] | domain inbox rows [D][S][capacity] |
- *                            partial rows [D][S][capacity]
- *   Attention, directional:  witness [M] | combine tail [M][C] | combine rows [M][capacity]
+ *   worker, direct:   count word [A] | inbox rows [A][capacity]
+ *   source, direct:   answer word [workers] | combine tail [workers] | combine rows [workers][capacity]
+ *   worker, domains:  forward word [D][2] | extents [D][S] | domain inbox rows [D][S][capacity]
+ *   forwarder:        count word [S] | finish tail [S][C] | reply word [D] | rail answer [D] |
+ *                     rail inbox rows [S][C][slots] | partial rows [D][S][capacity]
+ *   source, domains:  witness [M] | combine tail [M][C] | combine rows [M][capacity]
+ *
+ * A rank's plane holds the regions of its duties (shape.h): an FFN rank of the directional protocol is worker and
+ * forwarder, an Attention rank of a shared domain source and forwarder, a symmetric rank all three.
  */
 #ifndef AFDEP_PROTOCOL_LAYOUT_H
 #define AFDEP_PROTOCOL_LAYOUT_H
@@ -33,22 +36,27 @@ AFDEP_HD uint64_t afdep_failure_word(int writer)
     return AFDEP_CONTROL_FABRIC_BYTES + 16u * (uint64_t)writer + 8u;
 }
 
-/* Offsets of the regions of one plane, from the plane's start. Regions of the other role are absent (size 0) unless
-   buffers are united. */
+/* Offsets of the regions of one plane, from the plane's start. Regions of duties that the rank does not have are absent
+   unless buffers are united. */
 typedef struct afdep_plane_layout {
-    /* FFN */
+    /* Direct: worker. Across domains: forwarder */
     uint64_t count_words;   /* u64 [sources] */
+    uint64_t inbox;         /* direct: rows [A][capacity]; across domains: rows [S][C][slots] */
+    /* Forwarder */
     uint64_t finish_tails;  /* u64 [S][C] */
-    uint64_t forward_words; /* u64 [D][2] */
     uint64_t reply_words;   /* u64 [D] */
-    uint64_t extents;       /* u32 [D][extent_stride] */
-    uint64_t inbox;         /* direct: rows [A][capacity]; directional: rows [S][C][slots] */
-    uint64_t domain_inbox;  /* rows [D][S][capacity] */
+    uint64_t rail_answers;  /* u64 [D]; shared domains only */
     uint64_t partials;      /* reply rows [D][S][capacity] */
-    /* Attention */
+    /* Worker, across domains */
+    uint64_t forward_words; /* u64 [D][2] */
+    uint64_t extents;       /* u32 [D][extent_stride] */
+    uint64_t domain_inbox;  /* rows [D][S][capacity] */
+    /* Source */
     uint64_t witness_words; /* u64 [targets]: answers, done witnesses */
     uint64_t combine_tails; /* u64 [targets][C], or [targets] in the direct protocol */
     uint64_t combine_rows;  /* reply rows [targets][capacity] */
+    /* All ranks, with an entry barrier */
+    uint64_t barrier_words; /* u64 [D + S]: of the domain by rail, of the rail by domain */
     uint64_t bytes;
 } afdep_plane_layout_t;
 
@@ -57,7 +65,7 @@ typedef struct afdep_layout {
     uint32_t slots;         /* of a channel of a source */
     uint32_t extent_stride; /* u32 between two rails' extents, a multiple of 4 */
     uint64_t control_bytes;
-    afdep_plane_layout_t ffn, attention; /* plane of either role */
+    afdep_plane_layout_t ffn, attention; /* plane of either role; symmetric: the same */
     uint64_t ffn_bytes, attention_bytes; /* whole segments */
 } afdep_layout_t;
 
@@ -72,6 +80,22 @@ AFDEP_HD uint64_t afdep_segment_bytes(const afdep_layout_t *l, const afdep_shape
 AFDEP_HD const afdep_plane_layout_t *afdep_plane_of(const afdep_layout_t *l, const afdep_shape_t *s, int rank)
 {
     return afdep_is_ffn(s, rank) ? &l->ffn : &l->attention;
+}
+
+/* The plane that a peer with a duty has. */
+AFDEP_HD const afdep_plane_layout_t *afdep_worker_plane(const afdep_layout_t *l)
+{
+    return &l->ffn;
+}
+
+AFDEP_HD const afdep_plane_layout_t *afdep_source_plane(const afdep_layout_t *l)
+{
+    return &l->attention;
+}
+
+AFDEP_HD const afdep_plane_layout_t *afdep_forwarder_plane(const afdep_layout_t *l, const afdep_shape_t *s)
+{
+    return afdep_has_shared_domains(s) ? &l->attention : &l->ffn;
 }
 
 AFDEP_HD int afdep_plane_index(const afdep_shape_t *s, uint64_t exchange)
@@ -111,6 +135,22 @@ AFDEP_HD uint64_t afdep_at_forward_word(const afdep_plane_layout_t *p, int rail,
 AFDEP_HD uint64_t afdep_at_reply_word(const afdep_plane_layout_t *p, int rail)
 {
     return p->reply_words + 8u * (uint64_t)rail;
+}
+
+AFDEP_HD uint64_t afdep_at_rail_answer(const afdep_plane_layout_t *p, int rail)
+{
+    return p->rail_answers + 8u * (uint64_t)rail;
+}
+
+/* Entry barrier: the word of the rank on rail `rail` of this domain; of the rank of this rail in domain `domain`. */
+AFDEP_HD uint64_t afdep_at_domain_barrier(const afdep_plane_layout_t *p, int rail)
+{
+    return p->barrier_words + 8u * (uint64_t)rail;
+}
+
+AFDEP_HD uint64_t afdep_at_rail_barrier(const afdep_plane_layout_t *p, const afdep_shape_t *s, int domain)
+{
+    return p->barrier_words + 8u * ((uint64_t)(uint32_t)s->ranks_per_domain + (uint64_t)domain);
 }
 
 AFDEP_HD uint64_t afdep_at_extents(const afdep_plane_layout_t *p, const afdep_layout_t *l, int rail)

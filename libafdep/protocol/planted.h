@@ -17,7 +17,11 @@ typedef enum afdep_plant {
     AFDEP_PLANT_EARLIER_COUNT,         /* forward trusts the count word of the exchange before */
     AFDEP_PLANT_SILENT_NOT_AWAITED,    /* a source does not wait for the FFN ranks it sent nothing to */
     AFDEP_PLANT_TAIL_CARRIES,          /* a tail is one 64-bit sum, and its token half carries into its finishes */
-    AFDEP_PLANT_ONE_PLANE              /* exchanges in flight share a plane */
+    AFDEP_PLANT_ONE_PLANE,             /* exchanges in flight share a plane */
+    AFDEP_PLANT_NO_RAIL_ANSWER,        /* shared domains: a forwarder does not wait for its domain's workers */
+    AFDEP_PLANT_WORD_BEFORE_ANSWER,    /* shared domains: forward words go out without waiting for rail answers */
+    AFDEP_PLANT_NO_BARRIER_WAIT,       /* symmetric: nobody waits in the entry barrier */
+    AFDEP_PLANT_BARRIER_IN_DOMAIN      /* symmetric: only the ranks of a domain wait for each other */
 } afdep_plant_t;
 
 #ifdef AFDEP_PLANT

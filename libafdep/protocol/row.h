@@ -20,8 +20,16 @@ typedef struct afdep_row_tag {
     uint32_t exchange;
     uint32_t token;
     uint32_t source; /* rank */
-    uint32_t reserved;
+    uint32_t mark;   /* AFDEP_ROW_MARK: fresh memory is no row of exchange 0 (or 2^32), token 0 of rank 0 */
 } afdep_row_tag_t;
+
+#define AFDEP_ROW_MARK 0x726F7761u
+
+AFDEP_HD afdep_row_tag_t afdep_row_tag(uint64_t exchange, uint32_t token, int source)
+{
+    afdep_row_tag_t tag = { (uint32_t)exchange, token, (uint32_t)source, AFDEP_ROW_MARK };
+    return tag;
+}
 
 typedef struct afdep_row_format {
     uint32_t payload_bytes;

@@ -105,6 +105,9 @@ static void test_flags(void **state)
     c.field = "union_buffers";
     c.other.flags = AFDEP_FLAG_UNION_BUFFERS;
     run(&c);
+    c.field = "mixed_hybrid"; /* also where no domain holds both roles */
+    c.other.flags = AFDEP_FLAG_MIXED_HYBRID;
+    run(&c);
 }
 
 static void test_several_ranks_are_named(void **state)
@@ -125,10 +128,9 @@ static void test_a_refused_rank_takes_all_along(void **state)
     c.odd = 0; /* rank 0, whom the others are compared with */
     run(&c);
     c.other = agreed;
-    c.other.ffn_ranks = 3;
-    c.other.num_experts = 9;
-    c.refused = "ffn_ranks is 3";
-    c.status = AFDEP_ERR_UNSUPPORTED;
+    c.other.ffn_ranks = 1; /* two domains of three cannot share one */
+    c.other.ranks_per_domain = 3;
+    c.refused = "ffn_ranks is 1";
     run(&c);
     c.other = agreed;
     c.other.backend = "abacus";

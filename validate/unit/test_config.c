@@ -260,8 +260,8 @@ static void test_bad_fields(void **state)
         }
     }
     afdep_config_t c = plain();
-    c.flags = 4;
-    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x4", "0x3");
+    c.flags = 16;
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x10", "0xf");
     c.flags = 0x80000001u;
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x80000001");
 }
@@ -274,7 +274,7 @@ static void test_ranks(void **state)
     afdep_config_t c = plain();
     REFUSED(NULL, WORLD, AFDEP_ERR_ARGUMENT, "config is NULL");
     c.ffn_ranks = 0;
-    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "ffn_ranks is 0", "symmetric");
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "num_experts is 8", "the number of ranks, 6");
     c.ffn_ranks = WORLD;
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "ffn_ranks is 6", "fewer than the 6 ranks");
     c.ffn_ranks = 2;
@@ -285,10 +285,15 @@ static void test_ranks(void **state)
     c.ranks_per_domain = 12;
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "ranks_per_domain is 12");
     c.ranks_per_domain = 3;
-    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "ffn_ranks is 2", "3 ranks per domain", "both roles");
+    assert_int_equal(resolved(&c).shape.protocol, AFDEP_PROTOCOL_UNION);
+    c.ffn_ranks = 1; /* two domains cannot share one FFN rank */
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "ffn_ranks is 1", "2 domains of 3", "a multiple of 3", "or of 2");
+    c.ffn_ranks = 4;
+    c.ranks_per_domain = 3;
+    assert_int_equal(resolved(&c).shape.protocol, AFDEP_PROTOCOL_UNION);
     c.ffn_ranks = 1;
     c.ranks_per_domain = 2;
-    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "ffn_ranks is 1", "2 ranks per domain");
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "ffn_ranks is 1", "3 domains of 2");
     c.ranks_per_domain = WORLD; /* one domain may hold both */
     assert_int_equal(resolved(&c).shape.protocol, AFDEP_PROTOCOL_DIRECT);
     c = plain();
@@ -297,6 +302,41 @@ static void test_ranks(void **state)
     assert_int_equal(s.shape.ffn_domains, 1);
     assert_int_equal(s.shape.attention_domains, 2);
     assert_int_equal(s.shape.experts_per_rank, 4);
+}
+
+/* Which protocol a topology gets, and what asks for another. */
+static void test_protocols(void **state)
+{
+    (void)state;
+    afdep_config_t c = plain();
+    c.ranks_per_domain = 3;
+    c.flags = AFDEP_FLAG_MIXED_HYBRID;
+    afdep_settings_t s = resolved(&c);
+    assert_int_equal(s.shape.protocol, AFDEP_PROTOCOL_MIXED);
+    assert_int_equal(s.shape.ffn_domains, 2);
+    assert_int_equal(s.shape.attention_domains, 2);
+    assert_true(s.flags == AFDEP_FLAG_MIXED_HYBRID);
+    c.flags = 0;
+    setenv("AFDEP_MIXED_HYBRID", "1", 1);
+    assert_int_equal(resolved(&c).shape.protocol, AFDEP_PROTOCOL_MIXED);
+    c.ranks_per_domain = 2; /* every domain holds one role: nothing to mix */
+    assert_int_equal(resolved(&c).shape.protocol, AFDEP_PROTOCOL_DIRECTIONAL);
+    unsetenv("AFDEP_MIXED_HYBRID");
+    c.flags = AFDEP_FLAG_ENTRY_BARRIER;
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is 2");
+    c.ffn_ranks = 0;
+    c.num_experts = 12;
+    s = resolved(&c);
+    assert_int_equal(s.shape.protocol, AFDEP_PROTOCOL_UNION);
+    assert_int_equal(s.shape.attention_ranks, WORLD);
+    assert_int_equal(s.shape.experts_per_rank, 2);
+    assert_int_equal(s.shape.entry_barrier, 1);
+    assert_string_equal(afdep_protocol_name(&s.shape), "symmetric-hybrid");
+    assert_true(s.layout.ffn_bytes == s.layout.attention_bytes);
+    c.ranks_per_domain = 0;
+    s = resolved(&c);
+    assert_int_equal(s.shape.protocol, AFDEP_PROTOCOL_DIRECT);
+    assert_string_equal(afdep_protocol_name(&s.shape), "symmetric");
 }
 
 static void test_model(void **state)
@@ -703,6 +743,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_environment, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_bad_fields, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_ranks, clear_environment, clear_environment),
+        cmocka_unit_test_setup_teardown(test_protocols, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_model, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_ablation, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_config_struct, clear_environment, clear_environment),

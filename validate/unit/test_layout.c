@@ -312,6 +312,93 @@ static void test_ranks(void **state)
     assert_int_equal(afdep_expert_target(&s, 11), 3);
 }
 
+/* Domains of both roles, or of ranks that are both: every rank has one place, and FFN ranks come first in the numbering. */
+static void test_shared_domains(void **state)
+{
+    (void)state;
+    static const int topologies[][3] = { { 2, 6, 4 }, { 6, 18, 4 }, { 4, 2, 3 }, { 2, 2, 2 }, { 6, 2, 4 }, { 0, 8, 4 } };
+    for (size_t t = 0; t < sizeof(topologies) / sizeof(topologies[0]); t++) {
+        const int *topology = topologies[t];
+        afdep_shape_t s = shape_of(topology[0], topology[1], topology[2], 2, 8, 1);
+        int domains = s.ranks / s.ranks_per_domain, per_domain = topology[0] / domains, seen[32] = { 0 };
+        s.protocol = AFDEP_PROTOCOL_UNION;
+        s.ffn_domains = s.attention_domains = domains;
+        for (int m = 0; m < domains; m++)
+            for (int rail = 0, last = -1; rail < s.ranks_per_domain; rail++) {
+                int rank = afdep_ffn_rank(&s, m, rail), symmetric = topology[0] == 0;
+                assert_true(rank > last && rank < s.ranks); /* the order of sums and rows is that of rails */
+                last = rank;
+                seen[rank]++;
+                assert_int_equal(afdep_domain_of(&s, rank), m);
+                assert_int_equal(afdep_rail_of(&s, rank), rail);
+                assert_int_equal(afdep_is_worker(&s, rank), symmetric || rail < per_domain);
+                assert_int_equal(afdep_is_forwarder(&s, rank), symmetric || rail >= per_domain);
+                assert_int_equal(afdep_is_source(&s, rank), symmetric || rail >= per_domain);
+                if (afdep_is_worker(&s, rank))
+                    assert_true(symmetric || rank < topology[0]);
+                if (!afdep_is_source(&s, rank))
+                    continue;
+                assert_int_equal(afdep_source_rank(&s, m, rail), rank);
+                assert_int_equal(afdep_source_domain(&s, rank), m);
+            }
+        for (int rank = 0; rank < s.ranks; rank++)
+            assert_int_equal(seen[rank], 1);
+        assert_int_equal(afdep_first_forwarder_rail(&s), per_domain);
+        assert_int_equal(afdep_worker_rails(&s), per_domain ? per_domain : s.ranks_per_domain);
+    }
+}
+
+/* A plane holds the regions of its rank's duties, apart from each other, and a peer finds them by duty. */
+static void check_duties(const afdep_shape_t *s, int rank)
+{
+    afdep_layout_t l;
+    region_t r[16];
+    assert_int_equal(afdep_layout_init(&l, s), 0);
+    const afdep_plane_layout_t *p = afdep_plane_of(&l, s, rank);
+    uint64_t sd = (uint64_t)s->attention_domains, d = (uint64_t)s->ranks_per_domain, c = (uint64_t)s->channels;
+    uint64_t tokens = d * sd * (uint64_t)s->capacity;
+    int n = 0;
+    if (afdep_is_worker(s, rank)) {
+        r[n++] = (region_t){ "forward words", p->forward_words, 16 * d };
+        r[n++] = (region_t){ "extents", p->extents, 4 * d * l.extent_stride };
+        r[n++] = (region_t){ "domain inbox", p->domain_inbox, tokens * l.row.stride };
+        assert_memory_equal(p, afdep_worker_plane(&l), sizeof(*p));
+    }
+    if (afdep_is_forwarder(s, rank)) {
+        r[n++] = (region_t){ "count words", p->count_words, 8 * sd };
+        r[n++] = (region_t){ "finish tails", p->finish_tails, 8 * sd * c };
+        r[n++] = (region_t){ "reply words", p->reply_words, 8 * d };
+        r[n++] = (region_t){ "rail inbox", p->inbox, sd * c * l.slots * l.row.stride };
+        r[n++] = (region_t){ "partials", p->partials, tokens * l.row.reply_stride };
+        if (!afdep_is_worker(s, rank))
+            r[n++] = (region_t){ "rail answers", p->rail_answers, 8 * d };
+        assert_memory_equal(p, afdep_forwarder_plane(&l, s), sizeof(*p));
+    }
+    if (afdep_is_source(s, rank)) {
+        n += attention_regions(r + n, &l, p, s);
+        assert_memory_equal(p, afdep_source_plane(&l), sizeof(*p));
+    }
+    if (s->entry_barrier)
+        r[n++] = (region_t){ "barrier words", p->barrier_words, 8 * (d + sd) };
+    check_apart(r, n, p->bytes);
+    check_segment(&l, p, s, afdep_segment_bytes(&l, s, rank));
+}
+
+static void test_duties(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 16; bits++) {
+        afdep_shape_t s = bits & 1 ? shape_of(0, 24, 4, 3, 19, 1) : shape_of(6, 18, 4, 3, 19, 1);
+        s.protocol = bits & 2 && !(bits & 1) ? AFDEP_PROTOCOL_MIXED : AFDEP_PROTOCOL_UNION;
+        s.ffn_domains = s.attention_domains = 6;
+        s.entry_barrier = bits & 1 ? bits >> 1 & 1 : 0;
+        s.in_flight = bits & 4 ? 2 : 1;
+        s.union_buffers = bits >> 3;
+        for (int rank = 0; rank < s.ranks; rank++)
+            check_duties(&s, rank);
+    }
+}
+
 static void test_receive_rows(void **state)
 {
     (void)state;
@@ -370,7 +457,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_regions),      cmocka_unit_test(test_every_slot_is_its_own),
         cmocka_unit_test(test_row_formats),  cmocka_unit_test(test_planes),
-        cmocka_unit_test(test_ranks),        cmocka_unit_test(test_receive_rows),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_shared_domains),
+        cmocka_unit_test(test_duties),        cmocka_unit_test(test_receive_rows),
         cmocka_unit_test(test_overflow_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,7 @@ static void write_row(bed_t *b, uint64_t at, uint32_t exchange, uint32_t token, 
 {
     const afdep_row_format_t *f = &b->settings.layout.row;
     unsigned char *row = b->h->fabric->base + b->h->planes[0].base + at;
-    const afdep_row_tag_t tag = { exchange, token, source, 0 };
+    const afdep_row_tag_t tag = { exchange, token, source, AFDEP_ROW_MARK };
     const float weights[2] = { 1, 1 };
     memcpy(row + f->tag_offset, &tag, sizeof(tag));
     memcpy(row + f->ids_offset, ids, 2 * sizeof(*ids));
@@ -123,7 +123,7 @@ static void write_row(bed_t *b, uint64_t at, uint32_t exchange, uint32_t token, 
 
 static void write_reply_row(bed_t *b, uint64_t at, uint32_t exchange, uint32_t token, uint32_t source)
 {
-    const afdep_row_tag_t tag = { exchange, token, source, 0 };
+    const afdep_row_tag_t tag = { exchange, token, source, AFDEP_ROW_MARK };
     memcpy(b->h->fabric->base + b->h->planes[0].base + at + b->settings.layout.row.reply_tag_offset, &tag, sizeof(tag));
 }
 

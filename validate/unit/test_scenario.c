@@ -128,9 +128,12 @@ static const struct {
     { "[1, 3, 16]", "[[1]]", "tokens", "[1] is not an integer" },
     { "[1, 3, 16]", "16", "tokens", "16" },
     { "\"ranks_per_domain\": 2", "\"ranks_per_domain\": 4", "ranks_per_domain", "4 does not divide the 6 ranks" },
-    { "\"ranks_per_domain\": 2", "\"ranks_per_domain\": 3", "ranks_per_domain", "not built yet" },
+    { "\"ffn_ranks\": 2, \"attention_ranks\": 4, \"ranks_per_domain\": 2",
+      "\"ffn_ranks\": 1, \"attention_ranks\": 5, \"ranks_per_domain\": 3", "ranks_per_domain",
+      "3 gives 2 domains, which cannot hold one role each (3 does not divide ffn_ranks 1) nor as many FFN ranks each" },
     { "\"ranks_per_domain\": 2", "\"ranks_per_domain\": 0", "ranks_per_domain", "0 is not in" },
-    { "\"ffn_ranks\": 2", "\"ffn_ranks\": 0", "ffn_ranks", "not built yet" },
+    { "\"ffn_ranks\": 2, \"attention_ranks\": 4", "\"ffn_ranks\": 0, \"attention_ranks\": 6", "num_experts",
+      "8 is not a multiple of attention_ranks 6" },
     { "\"ffn_ranks\": 2", "\"ffn_ranks\": -2", "ffn_ranks", "-2" },
     { "\"attention_ranks\": 4", "\"attention_ranks\": 0", "attention_ranks", "0" },
     { "\"attention_ranks\": 4", "\"attention_ranks\": 65536", "attention_ranks", "65536" },
@@ -371,10 +374,15 @@ static void checks_command_lines(void **state)
     assert_string_equal(why, "command line: capacity: 0 is not in 1 .. 16777216");
     s.capacity = 128;
     assert_int_equal(afdep_scenario_check(&s, why, sizeof why), 0);
-    s.ffn_ranks = 0;
-    assert_int_equal(afdep_scenario_check(&s, why, sizeof why), -1);
-    assert_non_null(strstr(why, "ffn_ranks: 0"));
-    s.ffn_ranks = 2;
+    s.ffn_ranks = 0; /* symmetric */
+    s.attention_ranks = 4;
+    s.ranks_per_domain = 2;
+    assert_int_equal(afdep_scenario_check(&s, why, sizeof why), 0);
+    assert_int_equal(afdep_scenario_experts(&s), 32);
+    s.ffn_ranks = 2; /* domains of 1F:2A */
+    s.ranks_per_domain = 3;
+    assert_int_equal(afdep_scenario_check(&s, why, sizeof why), 0);
+    assert_int_equal(afdep_scenario_domain_workers(&s), 1);
     s.seed = UINT64_MAX;
     assert_int_equal(afdep_scenario_check(&s, why, sizeof why), -1);
     assert_non_null(strstr(why, "seed: 18446744073709551615"));

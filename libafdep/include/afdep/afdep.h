@@ -8,6 +8,9 @@
  *     afdep_source_dispatch()   - rows ->    afdep_worker_receive()
  *     afdep_source_collect()    <- rows -    afdep_worker_reply()
  *
+ * With ffn_ranks 0 the buffer is symmetric instead: every rank has tokens and owns experts, and one exchange is
+ * afdep_elastic_dispatch() and afdep_elastic_combine() at each of them.
+ *
  * Shapes are in brackets, row-major unless a stride is named: T tokens of a source, H hidden, K choices per token, E
  * experts, F FFN ranks, R received rows. Every rank makes its calls in the same order with the same bucket; with several
  * exchanges in flight that includes how first halves (dispatch, receive) and second halves (collect, reply) follow each
@@ -74,6 +77,8 @@ typedef enum afdep_toggle {
 /* Flags of afdep_config_t. */
 #define AFDEP_FLAG_APPLY_WEIGHTS 1u /* worker_reply multiplies each row by its routing weight; rows come unweighted */
 #define AFDEP_FLAG_UNION_BUFFERS 2u /* every rank's segment holds both roles' regions (AFDEP_UNION_BUFFERS=1) */
+#define AFDEP_FLAG_MIXED_HYBRID 4u  /* the mixed-role protocol where domains hold both roles (AFDEP_MIXED_HYBRID=1) */
+#define AFDEP_FLAG_ENTRY_BARRIER 8u /* symmetric: each dispatch begins with a barrier (AFDEP_ENTRY_BARRIER=1) */
 
 /*
  * What a group of ranks agrees on. Identical on every rank (opening compares the resolved values). Start from
@@ -82,10 +87,13 @@ typedef enum afdep_toggle {
  */
 typedef struct afdep_config {
     size_t struct_size;         /* sizeof(afdep_config_t); AFDEP_CONFIG_INIT sets it */
-    int32_t ffn_ranks;          /* F, 1 .. size-1 */
+    int32_t ffn_ranks;          /* F, 1 .. size-1; 0: symmetric */
     int32_t ranks_per_domain;   /* D: ranks that reach each other by load/store; 0: all ranks, one domain. D divides
-                                   the world; across domains D divides F, so that every domain holds one role */
-    int32_t num_experts;        /* E, a multiple of F */
+                                   the world. Across domains either D divides F: every domain holds one role, and
+                                   domain d is the ranks d*D .. d*D+D-1. Or the number of domains divides F: every
+                                   domain holds f = F/domains FFN ranks, and domain d is the FFN ranks d*f .. d*f+f-1
+                                   and the Attention ranks F+d*(D-f) .. F+(d+1)*(D-f)-1 */
+    int32_t num_experts;        /* E, a multiple of F (symmetric: of the ranks) */
     int32_t top_k;              /* K, 1 .. min(32, E) */
     int32_t hidden;             /* H, a multiple of 256 */
     afdep_dtype_t dtype;        /* of dispatched rows; replies are BF16 */
@@ -111,7 +119,7 @@ typedef struct afdep_config {
  */
 typedef struct afdep_memory {
     size_t struct_size;
-    uint64_t ffn_segment;       /* registered segment of an FFN rank */
+    uint64_t ffn_segment;       /* registered segment of an FFN rank (symmetric: of any rank) */
     uint64_t attention_segment; /* registered segment of an Attention rank */
     uint64_t ffn_private;       /* bookkeeping an FFN rank allocates at open */
     uint64_t attention_private; /* the same at an Attention rank */
@@ -166,7 +174,8 @@ typedef struct afdep_buffer_info {
     int32_t source_view;          /* 1 when collect can return a view */
     uint32_t flags;
     afdep_dtype_t dtype;
-    const char *protocol;         /* "direct" (one domain) or "directional" */
+    const char *protocol;         /* "direct" (one domain), "directional" (domains of one role), "union" or "mixed" (domains of
+                                     both), "symmetric" or "symmetric-hybrid" (ffn_ranks 0; one domain, several) */
     const char *backend, *fabric;
     uint64_t segment_bytes, private_bytes; /* of this rank */
     uint64_t exchanges;           /* exchanges this rank has started */
@@ -213,7 +222,8 @@ typedef struct afdep_dispatch {
 
 /*
  * Attention rank. Sends this rank's tokens to the FFN ranks that own their experts. Waits only for the witnesses of
- * the exchange `in_flight` ago. At most `in_flight` dispatches may be without their collect.
+ * the exchange `in_flight` ago; where domains hold both roles it also forwards what the ranks of its rail in the other
+ * domains send, and so waits for their dispatch. At most `in_flight` dispatches may be without their collect.
  * Returns ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and
  * is collected as usual; afdep_last_error() names token and slot.
  * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
@@ -259,7 +269,7 @@ typedef struct afdep_receive {
     float *row_scale;         /* [R, H/128], FP8 only */
     float *row_weight;        /* [R] */
     int32_t *row_source;      /* [R, 2]: source rank and token, -1 and -1 in padding; may be NULL */
-    int32_t *ends;            /* [E/F]: expert e holds rows [align_up(ends[e-1], expert_alignment), ends[e]) */
+    int32_t *ends;            /* [E/F] (symmetric: E over the ranks): expert e holds rows [align_up(ends[e-1], expert_alignment), ends[e]) */
     int64_t rows_capacity;
     int32_t *host_counts;     /* [E/F], with read_host_counts: aligned per-expert counts; may be NULL */
     /* With read_host_counts, called with the number of rows R once it is known, to set the five tensor fields and
@@ -302,6 +312,28 @@ typedef struct afdep_reply {
  */
 AFDEP_EXPORT afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afdep_reply_t *reply,
                                                afdep_stream_t stream);
+
+/* ---- Symmetric ranks (ffn_ranks 0) --------------------------------------------------------------------------- */
+
+/*
+ * Every rank. Dispatch and receive in one call: sends this rank's tokens to the ranks that own their experts (rank r owns
+ * experts r*E/size .. (r+1)*E/size-1) and receives what all ranks sent it. Both structs are filled as for
+ * afdep_source_dispatch() and afdep_worker_receive(), with the same bucket. Host backend only.
+ * Returns ROUTE as afdep_source_dispatch() does, with everything received. CAPACITY: call again with room; `dispatch` is
+ * under way and is not looked at again.
+ * Errors that change nothing: ARGUMENT, ROLE (a buffer with roles), ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT,
+ * POISONED.
+ */
+AFDEP_EXPORT afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
+                                                   afdep_receive_t *receive, afdep_stream_t stream);
+
+/*
+ * Every rank. Reply and collect in one call, for the oldest exchange not yet combined: sends back the sums of this rank's
+ * rows and gathers those of its own tokens. As afdep_worker_reply() and afdep_source_collect(); there is no view.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
+ */
+AFDEP_EXPORT afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t *reply,
+                                                  afdep_collect_t *collect, afdep_stream_t stream);
 
 #ifdef __cplusplus
 }

@@ -185,7 +185,7 @@ static uint64_t place_of_word(const run_t *run, unsigned kind, unsigned n, int *
         return afdep_failure_word(m % RANKS);
     if (kind == 7)
         return afdep_closing_word(m % RANKS);
-    if (!h->ffn) {
+    if (!h->worker) {
         int lanes = (int)(h->targets * h->combine_channels);
         *tail = kind & 1;
         return base + (kind & 1 ? l->combine_tails + 8 * (uint64_t)(m % lanes)
@@ -233,8 +233,8 @@ static uint64_t place_of_row(const run_t *run, unsigned kind, unsigned n, int *r
     const afdep_row_format_t *f = &h->layout->row;
     uint64_t base = h->planes[n % (unsigned)s->in_flight].base, m = n / (unsigned)s->in_flight;
     uint64_t inbox = (uint64_t)s->attention_ranks * CAPACITY, domain = inbox;
-    *reply = !h->ffn;
-    if (!h->ffn)
+    *reply = !h->worker;
+    if (!h->worker)
         return base + l->combine_rows + m % ((uint64_t)h->targets * CAPACITY) * f->reply_stride;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT)
         return base + l->inbox + m % inbox * f->stride;
@@ -254,7 +254,7 @@ static void write_row(run_t *run)
     uint8_t kind = afdep_fuzz_u8(run->input), place = afdep_fuzz_u8(run->input);
     int reply;
     uint64_t at = place_of_row(run, kind & 3, place, &reply);
-    afdep_row_tag_t tag = { .token = (uint32_t)(int32_t)afdep_fuzz_i8(run->input) };
+    afdep_row_tag_t tag = { .token = (uint32_t)(int32_t)afdep_fuzz_i8(run->input), .mark = AFDEP_ROW_MARK };
     tag.source = (uint32_t)(int32_t)afdep_fuzz_i8(run->input);
     tag.exchange = (uint32_t)run->host->exchange + (uint32_t)(int32_t)afdep_fuzz_i8(run->input);
     write_segment(run, at + (reply ? f->reply_tag_offset : f->tag_offset), &tag, sizeof(tag));
