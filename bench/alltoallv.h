@@ -18,7 +18,8 @@ typedef struct afdep_a2a_row {
 } afdep_a2a_row_t;
 
 typedef struct afdep_a2a {
-    int rank, ranks, ffn_ranks, attention_ranks, ranks_per_domain, domains; /* domains that hold FFN ranks */
+    int rank, ranks, ffn_ranks, attention_ranks;
+    int domain_workers, domains; /* FFN ranks of a domain that holds any, and such domains */
     int experts, top_k, hidden, fp8, alignment;
     int most_owners;  /* FFN ranks a token can need; choices that one FFN rank can serve is most_here */
     int most_here;

@@ -46,8 +46,8 @@ void afdep_a2a_shape(afdep_a2a_t *a, const afdep_bench_plan_t *plan, int rank)
     a->ranks = plan->ranks;
     a->ffn_ranks = s->ffn_ranks;
     a->attention_ranks = s->attention_ranks;
-    a->ranks_per_domain = s->ranks_per_domain;
-    a->domains = (s->ffn_ranks - 1) / s->ranks_per_domain + 1;
+    a->domain_workers = afdep_scenario_domain_workers(s);
+    a->domains = (s->ffn_ranks - 1) / a->domain_workers + 1;
     a->experts = s->num_experts / s->ffn_ranks;
     a->top_k = s->top_k;
     a->hidden = s->hidden;
@@ -313,8 +313,8 @@ static void sum_token(afdep_a2a_t *a, uint16_t *out, const int *owners, int coun
     int domains = 0, i = 0;
     afdep_term_t *in = a->terms, *over = a->terms + a->ffn_ranks;
     while (i < count) {
-        int domain = owners[i] / a->ranks_per_domain, ranks = 0;
-        for (; i < count && owners[i] / a->ranks_per_domain == domain; i++)
+        int domain = owners[i] / a->domain_workers, ranks = 0;
+        for (; i < count && owners[i] / a->domain_workers == domain; i++)
             in[ranks++] = (afdep_term_t){ a->replies + (size_t)a->cursors[owners[i]]++ * hidden, 1 };
         int last = domains == 0 && i == count;
         uint16_t *partial = last ? out : a->partials + (size_t)domains * hidden;

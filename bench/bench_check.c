@@ -64,7 +64,7 @@ static void report(checked_t *c, int exchange, int64_t wrong, const char *why)
     c->wrong += wrong;
 }
 
-/* ---- Attention ranks --------------------------------------------------------------------------------------------- */
+/* ---- Sources ----------------------------------------------------------------------------------------------------- */
 
 static int64_t wrong_elements(const uint16_t *got, const uint16_t *want, int hidden, int *first)
 {
@@ -101,33 +101,49 @@ static void check_collected(checked_t *c, int exchange, const afdep_source_token
     report(c, exchange, wrong, why);
 }
 
-static void attention_batch(checked_t *c, int first, int view)
+/* Payload, routes and poisoned outputs of one exchange. */
+static void prepare_source(checked_t *c, int exchange, int slot)
 {
     afdep_bench_rank_t *rank = c->rank;
     const afdep_bench_plan_t *plan = rank->plan;
     const afdep_scenario_t *s = &plan->scenario;
     int count = afdep_bench_tokens_of(plan, c->tokens, rank->source);
-    for (int i = 0; i < plan->in_flight; i++) {
-        afdep_workload_source(&rank->sent[i], s, plan->trace, s->seed, (uint64_t)(first + i), rank->source, count);
-        if (has_holes(first + i))
-            punch_holes(&rank->sent[i], s->top_k, first + i);
-        memset(rank->out[i], POISON, (size_t)count * (size_t)s->hidden * sizeof(uint16_t));
-    }
-    afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
-    for (int i = 0; i < plan->in_flight; i++) {
-        afdep_dispatch_t dispatch = afdep_bench_dispatch_of(rank, &rank->sent[i], c->bucket);
-        afdep_bench_must(rank, rank->ops->dispatch(rank->path, &dispatch), "dispatch");
-    }
-    for (int i = 0; i < plan->in_flight; i++) {
-        afdep_collect_t collect = { .struct_size = sizeof(collect), .out = rank->out[i], .view = view };
-        afdep_bench_must(rank, rank->ops->collect(rank->path, &collect), "collect");
-        check_collected(c, first + i, &rank->sent[i], &collect);
-        if (c->dump && i == 0)
-            afdep_bench_dump_source(rank, c->dump, c->tokens, &rank->sent[i], &collect);
-    }
+    afdep_workload_source(&rank->sent[slot], s, plan->trace, s->seed, (uint64_t)exchange, rank->source, count);
+    if (has_holes(exchange))
+        punch_holes(&rank->sent[slot], s->top_k, exchange);
+    memset(rank->out[slot], POISON, (size_t)count * (size_t)s->hidden * sizeof(uint16_t));
 }
 
-/* ---- FFN ranks --------------------------------------------------------------------------------------------------- */
+static void dispatch(checked_t *c, int slot)
+{
+    afdep_bench_rank_t *rank = c->rank;
+    afdep_dispatch_t dispatch = afdep_bench_dispatch_of(rank, &rank->sent[slot], c->bucket);
+    afdep_bench_must(rank, rank->ops->dispatch(rank->path, &dispatch), "dispatch");
+}
+
+static void collect(checked_t *c, int exchange, int slot, int view)
+{
+    afdep_bench_rank_t *rank = c->rank;
+    afdep_collect_t collect = { .struct_size = sizeof(collect), .out = rank->out[slot], .view = view };
+    afdep_bench_must(rank, rank->ops->collect(rank->path, &collect), "collect");
+    check_collected(c, exchange, &rank->sent[slot], &collect);
+    if (c->dump && slot == 0)
+        afdep_bench_dump_source(rank, c->dump, c->tokens, &rank->sent[slot], &collect);
+}
+
+static void source_batch(checked_t *c, int first, int view)
+{
+    int in_flight = c->rank->plan->in_flight;
+    for (int i = 0; i < in_flight; i++)
+        prepare_source(c, first + i, i);
+    afdep_bench_align(c->rank, AFDEP_BENCH_CHECK_PATIENCE);
+    for (int i = 0; i < in_flight; i++)
+        dispatch(c, i);
+    for (int i = 0; i < in_flight; i++)
+        collect(c, first + i, i, view);
+}
+
+/* ---- Workers ----------------------------------------------------------------------------------------------------- */
 
 static int64_t align_up(int64_t value, int64_t alignment)
 {
@@ -192,7 +208,8 @@ static void run_experts(afdep_bench_rank_t *rank)
     }
 }
 
-static void ffn_exchange(checked_t *c, int exchange, int aligned)
+/* `aligned`: it follows another one without a barrier. A symmetric rank dispatches and collects in the same exchange. */
+static void worker_exchange(checked_t *c, int exchange, int aligned, int view)
 {
     afdep_bench_rank_t *rank = c->rank;
     const afdep_bench_plan_t *plan = rank->plan;
@@ -207,8 +224,12 @@ static void ffn_exchange(checked_t *c, int exchange, int aligned)
     if (afdep_oracle_received(&want, s, rank->routes, rank->world->rank) != 0)
         afdep_bench_fatal(rank, "check", "no memory for the oracle");
     int64_t poisoned_rows = poison_rows(rank, want.rows);
+    if (rank->source >= 0)
+        prepare_source(c, exchange, 0);
     if (!aligned)
         afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
+    if (rank->source >= 0)
+        dispatch(c, 0);
     afdep_receive_t receive = afdep_bench_receive_of(rank, c->bucket);
     receive.read_host_counts = has_holes(exchange);
     receive.host_counts = has_holes(exchange) ? rank->host_counts : NULL;
@@ -216,6 +237,8 @@ static void ffn_exchange(checked_t *c, int exchange, int aligned)
     run_experts(rank);
     afdep_reply_t reply = { sizeof(reply), rank->reply, receive.receipt };
     afdep_bench_must(rank, rank->ops->reply(rank->path, &reply), "reply");
+    if (rank->source >= 0)
+        collect(c, exchange, 0, view);
     char why[256] = "";
     int64_t wrong = afdep_oracle_check_received(&want, s, s->seed, (uint64_t)exchange, rank->world->rank, rank->rows,
                                                 rank->row_scale, rank->row_weight, rank->row_source, rank->ends,
@@ -232,10 +255,10 @@ int64_t afdep_bench_check(afdep_bench_rank_t *rank, int tokens, int first, int e
 {
     checked_t checked = { rank, tokens, afdep_bench_bucket(tokens), 0, dump };
     for (int done = 0; done < exchanges; done += rank->plan->in_flight) {
-        if (rank->source >= 0)
-            attention_batch(&checked, first + done, view);
-        for (int i = 0; rank->source < 0 && i < rank->plan->in_flight; i++)
-            ffn_exchange(&checked, first + done + i, i > 0);
+        if (!rank->worker)
+            source_batch(&checked, first + done, view);
+        for (int i = 0; rank->worker && i < rank->plan->in_flight; i++)
+            worker_exchange(&checked, first + done + i, i > 0, view);
         checked.dump = NULL;
     }
     return checked.wrong;

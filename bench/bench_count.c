@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counts per exchange. A rank counts what it sends to each peer, so what an FFN rank received in dispatch is the sum
- * over the Attention ranks of what they sent it. Words and rows inside an FFN domain cross no rail and stay out.
+ * over the Attention ranks of what they sent it. Words and rows inside an FFN domain cross no rail and stay out. Where
+ * Attention ranks receive too, every rank is counted, with all its peers but itself.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -33,16 +34,23 @@ static void difference(uint64_t *sent, const afdep_counters_t *before, const afd
     sent[WITNESS] = after->witnesses - before->witnesses;
 }
 
-/* What went between FFN rank `f` and the Attention ranks; `all` is [sender][receiver][KINDS]. */
-static void at_ffn_rank(uint64_t *sum, const uint64_t *all, int f, int ffn_ranks, int size)
+/* What rank `f` received of the ranks from `first` on in dispatch, and sent them in combine; rows both ways. `all` is
+   [sender][receiver][KINDS]. */
+static void at_rank(uint64_t *sum, const uint64_t *all, int f, int first, int size)
 {
     memset(sum, 0, KINDS * sizeof(*sum));
-    for (int a = ffn_ranks; a < size; a++) {
-        const uint64_t *in = all + ((size_t)a * (size_t)size + (size_t)f) * KINDS;
-        const uint64_t *out = all + ((size_t)f * (size_t)size + (size_t)a) * KINDS;
-        for (int kind = 0; kind < KINDS; kind++)
-            sum[kind] += in[kind] + out[kind];
+    for (int peer = first; peer < size; peer++) {
+        const uint64_t *in = all + ((size_t)peer * (size_t)size + (size_t)f) * KINDS;
+        const uint64_t *out = all + ((size_t)f * (size_t)size + (size_t)peer) * KINDS;
+        for (int kind = 0; peer != f && kind < KINDS; kind++)
+            sum[kind] += (kind == COMBINE || kind == WITNESS ? 0 : in[kind]) +
+                         (kind == FINISH || kind == COUNT || kind == PROGRESS ? 0 : out[kind]);
     }
+}
+
+int afdep_bench_counts_all_ranks(const afdep_bench_plan_t *plan)
+{
+    return plan->config.ffn_ranks == 0 || afdep_scenario_shares_domains(&plan->scenario);
 }
 
 static uint64_t signals_of(const uint64_t *sum)
@@ -70,7 +78,8 @@ static void by_rank(const uint64_t *all, int size, double exchanges, double *in,
 void afdep_bench_counts(afdep_bench_rank_t *rank, const afdep_counters_t *before, const afdep_counters_t *after,
                         int64_t exchanges, afdep_bench_counts_t *counts)
 {
-    int size = rank->world->size, ffn_ranks = rank->plan->scenario.ffn_ranks;
+    int size = rank->world->size, every = afdep_bench_counts_all_ranks(rank->plan);
+    int counted = every ? size : rank->plan->scenario.ffn_ranks, first = every ? 0 : counted;
     size_t row = (size_t)size * KINDS;
     uint64_t *sent = malloc(row * sizeof(*sent)), *all = malloc((size_t)size * row * sizeof(*all));
     counts->in = calloc((size_t)size, sizeof(double));
@@ -81,9 +90,9 @@ void afdep_bench_counts(afdep_bench_rank_t *rank, const afdep_counters_t *before
         difference(sent + (size_t)peer * KINDS, &before[peer], &after[peer]);
     afdep_world_allgather(rank->world, sent, all, row * sizeof(*sent));
     uint64_t busiest[KINDS], sum[KINDS], bytes = 0;
-    at_ffn_rank(busiest, all, 0, ffn_ranks, size);
-    for (int f = 1; f < ffn_ranks; f++) {
-        at_ffn_rank(sum, all, f, ffn_ranks, size);
+    at_rank(busiest, all, 0, first, size);
+    for (int f = 1; f < counted; f++) {
+        at_rank(sum, all, f, first, size);
         if (busier(sum, busiest))
             memcpy(busiest, sum, sizeof(busiest));
     }

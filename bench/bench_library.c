@@ -120,7 +120,9 @@ const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *pla
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return &afdep_bench_alltoallv;
 #endif
-    if (plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)
+    if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return NULL;
+    if (plan->config.ffn_ranks == 0)
+        return &afdep_bench_symmetric;
     return plan->common.backend ? &afdep_bench_cuda : &afdep_bench_library;
 }

@@ -34,7 +34,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void attention_exchanges(timed_t *t)
+static void source_exchanges(timed_t *t)
 {
     afdep_bench_rank_t *rank = t->rank;
     for (int i = 0; i < t->in_flight; i++)
@@ -43,7 +43,7 @@ static void attention_exchanges(timed_t *t)
         afdep_bench_must(rank, rank->ops->collect(rank->path, &t->collect[i]), "collect");
 }
 
-static void ffn_exchanges(timed_t *t)
+static void worker_exchanges(timed_t *t)
 {
     afdep_bench_rank_t *rank = t->rank;
     afdep_reply_t reply = AFDEP_REPLY_INIT;
@@ -53,6 +53,25 @@ static void ffn_exchanges(timed_t *t)
         reply.receipt = t->receive.receipt;
         afdep_bench_must(rank, rank->ops->reply(rank->path, &reply), "reply");
     }
+}
+
+/* A symmetric rank's: one at a time. */
+static void symmetric_exchange(timed_t *t)
+{
+    afdep_bench_rank_t *rank = t->rank;
+    afdep_bench_must(rank, rank->ops->dispatch(rank->path, &t->dispatch), "dispatch");
+    worker_exchanges(t);
+    afdep_bench_must(rank, rank->ops->collect(rank->path, &t->collect[0]), "collect");
+}
+
+static void exchanges(timed_t *t)
+{
+    if (t->rank->source < 0)
+        worker_exchanges(t);
+    else if (t->rank->worker)
+        symmetric_exchange(t);
+    else
+        source_exchanges(t);
 }
 
 /* The fixed reply rows: finite, never zero, of both signs. */
@@ -70,37 +89,45 @@ static void iterate(timed_t *t)
 {
     afdep_bench_align(t->rank, 1);
     t->start_ns = now_ns();
-    if (t->rank->source < 0)
-        ffn_exchanges(t);
-    else
-        attention_exchanges(t);
+    exchanges(t);
     t->took_ns = now_ns() - t->start_ns;
+}
+
+static void prepare_source(timed_t *t, int tokens, int bucket)
+{
+    afdep_bench_rank_t *rank = t->rank;
+    const afdep_bench_plan_t *plan = rank->plan;
+    afdep_workload_source(&rank->sent[0], &plan->scenario, plan->trace, plan->scenario.seed, TIMED_EXCHANGE,
+                          rank->source, afdep_bench_tokens_of(plan, tokens, rank->source));
+    t->dispatch = afdep_bench_dispatch_of(rank, &rank->sent[0], bucket);
+    for (int i = 0; i < t->in_flight; i++)
+        t->collect[i] = (afdep_collect_t){ .struct_size = sizeof(afdep_collect_t), .out = rank->out[i] };
 }
 
 /* Generates the payload, and runs one round that fills the reply tensor once the number of rows is known. */
 static void prepare(timed_t *t, afdep_bench_rank_t *rank, int tokens)
 {
-    const afdep_bench_plan_t *plan = rank->plan;
     int bucket = afdep_bench_bucket(tokens);
-    *t = (timed_t){ .rank = rank, .in_flight = plan->in_flight };
-    if (rank->source >= 0) {
-        afdep_workload_source(&rank->sent[0], &plan->scenario, plan->trace, plan->scenario.seed, TIMED_EXCHANGE,
-                              rank->source, afdep_bench_tokens_of(plan, tokens, rank->source));
-        t->dispatch = afdep_bench_dispatch_of(rank, &rank->sent[0], bucket);
-        for (int i = 0; i < t->in_flight; i++)
-            t->collect[i] = (afdep_collect_t){ .struct_size = sizeof(afdep_collect_t), .out = rank->out[i] };
-        afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
-        attention_exchanges(t);
+    *t = (timed_t){ .rank = rank, .in_flight = rank->plan->in_flight };
+    if (rank->source >= 0)
+        prepare_source(t, tokens, bucket);
+    if (rank->worker)
+        t->receive = afdep_bench_receive_of(rank, bucket);
+    afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
+    if (!rank->worker) {
+        source_exchanges(t);
         return;
     }
-    t->receive = afdep_bench_receive_of(rank, bucket);
-    afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
     for (int i = 0; i < t->in_flight; i++) {
+        if (rank->source >= 0)
+            afdep_bench_must(rank, rank->ops->dispatch(rank->path, &t->dispatch), "dispatch");
         afdep_bench_must(rank, rank->ops->receive(rank->path, &t->receive), "receive");
         if (i == 0)
             fill_reply(rank, t->receive.row_count);
         afdep_reply_t reply = { sizeof(reply), rank->reply, t->receive.receipt };
         afdep_bench_must(rank, rank->ops->reply(rank->path, &reply), "reply");
+        if (rank->source >= 0)
+            afdep_bench_must(rank, rank->ops->collect(rank->path, &t->collect[i]), "collect");
     }
 }
 

@@ -8,7 +8,7 @@
 #include "bench/bench_rank.h"
 #include "bench/bench_stats.h"
 
-/* Per exchange, at the busiest FFN rank: received in dispatch and sent in combine. */
+/* Per exchange, at the busiest FFN rank (or rank: see below): received in dispatch and sent in combine. */
 typedef struct afdep_bench_counts {
     double finish_tail, count_word, progress_tail, combine, witness, total;
     double puts, bytes;
@@ -31,6 +31,10 @@ typedef struct afdep_bench_cell {
 
 /* Collective: times the exchanges of `cell->tokens` and fills all but the checking fields, the same on every rank. */
 void afdep_bench_measure(afdep_bench_rank_t *rank, afdep_bench_cell_t *cell, afdep_reservoir_t *reservoir);
+
+/* Whether every rank is counted, as with symmetric ranks and in shared domains, where Attention ranks forward; else FFN
+   ranks are. */
+int afdep_bench_counts_all_ranks(const afdep_bench_plan_t *plan);
 
 /* Snapshots of this rank's counters, [size]; and collective: the counts of `exchanges` exchanges between the two. */
 void afdep_bench_count(afdep_bench_rank_t *rank, afdep_counters_t *counters);

@@ -12,7 +12,7 @@ typedef struct afdep_bench_path afdep_bench_path_t;
 
 /* What a path resolved to. */
 typedef struct afdep_bench_path_info {
-    const char *protocol; /* as the path names it: "direct", "directional", "alltoallv" */
+    const char *protocol; /* as the path names it: as in afdep_buffer_info_t, or "alltoallv" */
     const char *backend, *fabric;
     int stagger, sparse_dispatch, sparse_combine;
     int channels;
@@ -46,6 +46,7 @@ typedef struct afdep_bench_path_ops {
 } afdep_bench_path_ops_t;
 
 extern const afdep_bench_path_ops_t afdep_bench_library;
+extern const afdep_bench_path_ops_t afdep_bench_symmetric;
 extern const afdep_bench_path_ops_t afdep_bench_cuda;
 #ifdef AFDEP_HAVE_MPI
 extern const afdep_bench_path_ops_t afdep_bench_alltoallv;

@@ -39,19 +39,20 @@ static const char *const topology_names[] = { "ffn-ranks", "attention-ranks", "r
     { option, AFDEP_OPTION_INT, &w->field, low, INT_MOST, 0, "N", help, &w->field##_given }
 #define TOGGLE_OPTION(option, i, help) { option, AFDEP_OPTION_ON_OFF, &w->toggles[i], 0, 0, 0, 0, help, &w->toggles_given[i] }
 #define TOPOLOGY_OPTION(i, value, help)                                                                               \
-    { topology_names[i], AFDEP_OPTION_INT, &w->topology[i], 1, INT_MOST, 0, value, help, &w->topology_given[i] }
+    { topology_names[i], AFDEP_OPTION_INT, &w->topology[i], i ? 1 : 0, INT_MOST, 0, value, help, &w->topology_given[i] }
 
 /* Parses into `w` and the simple fields of `plan`; as afdep_bench_plan_parse(). */
 static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, char *why, size_t why_size)
 {
     const afdep_option_t options[] = {
         { "scenario", AFDEP_OPTION_STRING, &w->scenario_file, 0, 0, 0, "FILE", "what is exchanged, between whom", 0 },
-        TOPOLOGY_OPTION(0, "F", "in place of a scenario: FFN ranks"),
-        TOPOLOGY_OPTION(1, "A", "in place of a scenario: Attention ranks"),
+        TOPOLOGY_OPTION(0, "F", "in place of a scenario: FFN ranks; 0: symmetric, every rank has tokens and owns experts"),
+        TOPOLOGY_OPTION(1, "A", "in place of a scenario: Attention ranks (symmetric: all ranks)"),
         TOPOLOGY_OPTION(2, "D", "in place of a scenario: ranks of a domain (default: all, one domain)"),
         { "protocol", AFDEP_OPTION_CHOICE, &plan->protocol, 0, 0, AFDEP_BENCH_PROTOCOLS, 0,
-          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; alltoallv "
-          "(host, under mpirun) and nccl-p2p (CUDA) are baselines",
+          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; m2n (every rank "
+          "takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) are "
+          "baselines",
           &w->protocol_given },
         TOGGLE_OPTION("stagger", 0, "sources start on different channels (default as the protocol)"),
         TOGGLE_OPTION("sparse-dispatch", 1, "finish tails only from channels with tokens (default as the protocol)"),
@@ -107,8 +108,6 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
 #endif
     if (w->fault && plan->common.backend == 1)
         return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
-    if (plan->protocol == AFDEP_BENCH_M2N)
-        return afdep_why(why, why_size, "--protocol: m2n: the symmetric M2N baseline is not built yet");
     if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
         return afdep_why(why, why_size, "--protocol: nccl-p2p: the NCCL baseline is not built yet");
     if (plan->protocol != AFDEP_BENCH_ALLTOALLV)
@@ -243,6 +242,27 @@ static int override_scenario(afdep_bench_plan_t *plan, const bench_words_t *w, c
     return afdep_scenario_check(s, why, why_size);
 }
 
+/* What a buffer whose ranks all make the same two calls cannot do. */
+static int check_symmetric(const afdep_bench_plan_t *plan, char *why, size_t why_size)
+{
+    const afdep_scenario_t *s = &plan->scenario;
+    int m2n = plan->protocol == AFDEP_BENCH_M2N;
+    if (!m2n && s->ffn_ranks > 0)
+        return 0;
+    if (m2n && afdep_scenario_shares_domains(s))
+        return afdep_why(why, why_size, "--protocol: m2n: %s has domains of both roles, and a symmetric buffer other domains "
+                         "than those", s->name);
+    if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
+        return afdep_why(why, why_size, "--protocol: alltoallv: ffn_ranks is 0, and the baseline has roles");
+    if (plan->common.backend)
+        return afdep_why(why, why_size, "--backend: cuda: symmetric buffers (%s) are not built yet",
+                         m2n ? "--protocol m2n" : "ffn_ranks 0");
+    if (plan->in_flight > 1)
+        return afdep_why(why, why_size, "--in-flight: %d: %s has one exchange at a time", plan->in_flight,
+                         m2n ? "m2n" : "a symmetric scenario");
+    return 0;
+}
+
 /* Without --protocol a toggle that is not given stays at the library's default, so that its environment counts. */
 static afdep_toggle_t resolve_toggle(const afdep_bench_plan_t *plan, const bench_words_t *w, int i)
 {
@@ -250,7 +270,7 @@ static afdep_toggle_t resolve_toggle(const afdep_bench_plan_t *plan, const bench
         return w->toggles[i] ? AFDEP_ON : AFDEP_OFF;
     if (!w->protocol_given)
         return AFDEP_DEFAULT;
-    return plan->protocol == AFDEP_BENCH_DENSE ? AFDEP_OFF : AFDEP_ON;
+    return plan->protocol == AFDEP_BENCH_DENSE || plan->protocol == AFDEP_BENCH_M2N ? AFDEP_OFF : AFDEP_ON;
 }
 
 static void make_config(afdep_bench_plan_t *plan, const bench_words_t *w)
@@ -273,14 +293,20 @@ static void make_config(afdep_bench_plan_t *plan, const bench_words_t *w)
     config.sparse_combine = resolve_toggle(plan, w, 2);
     config.backend = plan->common.backend ? "cuda" : "host";
     config.fabric = plan->common.fabric;
-    plan->config = config;
     plan->ranks = afdep_scenario_ranks(s);
+    if (plan->protocol == AFDEP_BENCH_M2N) {
+        /* The real experts stay where they are, the FFN ranks'; Attention ranks get as many that no token chooses. */
+        config.ffn_ranks = 0;
+        config.num_experts = afdep_scenario_experts(s) * plan->ranks;
+        config.flags |= AFDEP_FLAG_ENTRY_BARRIER;
+    }
+    plan->config = config;
 }
 
 static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
     if (refuse_unbuilt(plan, w, why, why_size) != 0 || base_scenario(&plan->scenario, w, why, why_size) != 0 ||
-        override_scenario(plan, w, why, why_size) != 0)
+        override_scenario(plan, w, why, why_size) != 0 || check_symmetric(plan, why, why_size) != 0)
         return -1;
     if (plan->scenario.routing.kind == AFDEP_ROUTING_TRACE) {
         plan->trace = afdep_trace_load(plan->scenario.routing.trace_file, &plan->scenario, why, why_size);

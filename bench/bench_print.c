@@ -40,13 +40,16 @@ static void name_toggles(const afdep_bench_path_info_t *info, char *name)
 void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name[AFDEP_BENCH_ARM_NAME_MAX])
 {
     const afdep_bench_path_info_t *info = &rank->info;
-    int baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV;
+    const char *baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV ? "alltoallv"
+                           : rank->plan->protocol == AFDEP_BENCH_M2N    ? "m2n"
+                                                                         : NULL;
     if (baseline)
-        snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "alltoallv");
+        snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "%s", baseline);
     else
         name_toggles(info, name);
     arm->name = name;
-    arm->protocol = baseline                                                           ? "alltoallv"
+    arm->library_protocol = info->protocol;
+    arm->protocol = baseline                                                           ? baseline
                     : info->stagger || info->sparse_dispatch || info->sparse_combine ? "sparse"
                                                                                        : "dense";
     arm->stagger = info->stagger;
@@ -112,8 +115,12 @@ static void print_topology(const afdep_bench_rank_t *rank)
 {
     const afdep_scenario_t *s = &rank->plan->scenario;
     int local = afdep_align_host_ranks(rank->align);
-    printf("# scenario %s: %d FFN and %d Attention ranks, %d domain%s of %d; ", s->name, s->ffn_ranks,
-           s->attention_ranks, rank->plan->ranks / s->ranks_per_domain,
+    printf("# scenario %s: ", s->name);
+    if (s->ffn_ranks)
+        printf("%d FFN and %d Attention ranks", s->ffn_ranks, s->attention_ranks);
+    else
+        printf("%d symmetric ranks", s->attention_ranks);
+    printf(", %d domain%s of %d; ", rank->plan->ranks / s->ranks_per_domain,
            rank->plan->ranks == s->ranks_per_domain ? "" : "s", s->ranks_per_domain);
     if (rank->world->threads)
         printf("ranks are threads of one process\n");
@@ -165,8 +172,9 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
     print_memory(rank);
     printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
     printf("# sample: the longest dispatch to collect of any Attention rank; skew: median spread of all ranks' starts\n"
-           "# bytes, signals: of the busiest FFN rank, in at dispatch and out at combine; GB/s: bytes / median\n"
-           "# copy: bytes put by all ranks / median, as a share of memcpy; memory: of an FFN rank at this token count\n");
+           "# bytes, signals: of the busiest %s, in at dispatch and out at combine; GB/s: bytes / median\n"
+           "# copy: bytes put by all ranks / median, as a share of memcpy; memory: of an FFN rank at this token count\n",
+           afdep_bench_counts_all_ranks(plan) ? "rank, its own messages to itself left out" : "FFN rank");
     print_columns();
     fflush(stdout);
 }

@@ -68,7 +68,7 @@ static size_t element_size(const afdep_bench_rank_t *rank)
     return rank->fp8 ? 1 : 2;
 }
 
-static int allocate_ffn(afdep_bench_rank_t *rank, int bucket)
+static int allocate_worker(afdep_bench_rank_t *rank, int bucket)
 {
     const afdep_scenario_t *s = &rank->plan->scenario;
     afdep_memory_t memory = { .struct_size = sizeof(memory) };
@@ -94,7 +94,7 @@ static int allocate_ffn(afdep_bench_rank_t *rank, int bucket)
     return rank->routes ? 0 : -1;
 }
 
-static int allocate_attention(afdep_bench_rank_t *rank, int bucket)
+static int allocate_source(afdep_bench_rank_t *rank, int bucket)
 {
     const afdep_scenario_t *s = &rank->plan->scenario;
     for (int i = 0; i < rank->plan->in_flight; i++) {
@@ -156,8 +156,9 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
     rank->plan = plan;
     rank->world = world;
     rank->ops = afdep_bench_path_ops(plan);
-    rank->source = world->rank < s->ffn_ranks ? -1 : world->rank - s->ffn_ranks;
-    rank->experts = s->num_experts / s->ffn_ranks;
+    rank->source = afdep_scenario_is_source(s, world->rank) ? world->rank - s->ffn_ranks : -1;
+    rank->worker = afdep_scenario_is_worker(s, world->rank);
+    rank->experts = afdep_scenario_experts(s);
     rank->fp8 = s->dtype == AFDEP_DTYPE_FP8;
     int bucket = afdep_bench_largest_bucket(plan);
     char why[256];
@@ -170,7 +171,7 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
         return refused(rank, status);
     }
     rank->ops->info(rank->path, &rank->info);
-    if ((rank->source < 0 ? allocate_ffn(rank, bucket) : allocate_attention(rank, bucket)) != 0)
+    if ((rank->worker && allocate_worker(rank, bucket) != 0) || (rank->source >= 0 && allocate_source(rank, bucket) != 0))
         afdep_bench_fatal(rank, "open", "no memory for the tensors of the largest token count");
     return 0;
 }

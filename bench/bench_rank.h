@@ -18,17 +18,18 @@ typedef struct afdep_bench_rank {
     afdep_bench_path_t *path;
     afdep_bench_path_info_t info;
     afdep_align_t *align;
-    int source; /* Attention index, or -1 at FFN ranks */
-    int experts; /* per FFN rank */
+    int source;  /* Attention index (symmetric: the rank), or -1 at FFN ranks */
+    int worker;  /* owns experts */
+    int experts; /* per worker */
     int fp8;
 
-    /* Attention ranks: one set for each exchange in flight. */
+    /* Sources: one set for each exchange in flight. */
     afdep_source_tokens_t sent[AFDEP_BENCH_IN_FLIGHT_MAX];
     uint16_t *out[AFDEP_BENCH_IN_FLIGHT_MAX];
     uint16_t *want;      /* one token, when checking */
     void *scratch;       /* the oracle's */
 
-    /* FFN ranks. */
+    /* Workers. */
     int64_t rows_capacity;
     void *rows;
     float *row_scale, *row_weight;

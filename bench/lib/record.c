@@ -107,6 +107,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON *json = cJSON_CreateObject();
     cJSON_AddItemToObject(json, "name", afdep_json_string(arm->name));
     cJSON_AddItemToObject(json, "protocol", afdep_json_string(arm->protocol));
+    if (arm->library_protocol)
+        cJSON_AddItemToObject(json, "library_protocol", afdep_json_string(arm->library_protocol));
     cJSON_AddBoolToObject(json, "stagger", arm->stagger);
     cJSON_AddBoolToObject(json, "sparse_dispatch", arm->sparse_dispatch);
     cJSON_AddBoolToObject(json, "sparse_combine", arm->sparse_combine);

@@ -11,6 +11,7 @@
 typedef struct afdep_arm {
     const char *name;     /* "sparse", "dense", "stagger", "alltoallv", ... */
     const char *protocol; /* as --protocol */
+    const char *library_protocol; /* as afdep_buffer_info_t: "direct", "union", ...; NULL: none */
     int stagger, sparse_dispatch, sparse_combine;
     const char *dtype, *backend, *fabric;
     int emulated, graph;
