@@ -77,6 +77,12 @@ static int64_t wrong_elements(const uint16_t *got, const uint16_t *want, int hid
     return wrong;
 }
 
+static unsigned oracle_rules(const checked_t *c)
+{
+    const afdep_bench_path_info_t *info = &c->rank->info;
+    return info->fp8_combine && c->bucket >= info->fp8_combine_min_bucket ? AFDEP_ORACLE_FP8_COMBINE : 0;
+}
+
 static void check_collected(checked_t *c, int exchange, const afdep_source_tokens_t *sent,
                             const afdep_collect_t *collect)
 {
@@ -91,7 +97,7 @@ static void check_collected(checked_t *c, int exchange, const afdep_source_token
     for (int t = 0; t < sent->tokens; t++) {
         const uint16_t *got = result + (size_t)t * (size_t)collect->result_stride;
         int h = 0;
-        afdep_oracle_token(c->rank->want, s, sent, t, 0, c->rank->scratch);
+        afdep_oracle_token(c->rank->want, s, sent, t, oracle_rules(c), c->rank->scratch);
         int64_t elements = wrong_elements(got, c->rank->want, s->hidden, &h);
         if (elements && wrong == 0)
             snprintf(why, sizeof(why), "collected token %d, element %d: got 0x%04x, should be 0x%04x", t, h, got[h],

@@ -60,6 +60,8 @@ static void library_info(afdep_bench_path_t *path, afdep_bench_path_info_t *info
     info->stagger = buffer.stagger;
     info->sparse_dispatch = buffer.sparse_dispatch;
     info->sparse_combine = buffer.sparse_combine;
+    info->fp8_combine = buffer.fp8_combine;
+    info->fp8_combine_min_bucket = buffer.fp8_combine_min_bucket;
     info->channels = buffer.channels;
     info->source_view = buffer.source_view;
 }

@@ -15,6 +15,7 @@ typedef struct afdep_bench_path_info {
     const char *protocol; /* as the path names it: as in afdep_buffer_info_t, or "alltoallv" */
     const char *backend, *fabric;
     int stagger, sparse_dispatch, sparse_combine;
+    int fp8_combine, fp8_combine_min_bucket;
     int channels;
     int source_view;
     int graph; /* timed exchanges are recorded and replayed */

@@ -47,6 +47,8 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
         snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "%s", baseline);
     else
         name_toggles(info, name);
+    if (info->fp8_combine)
+        strncat(name, "+fp8-combine", AFDEP_BENCH_ARM_NAME_MAX - 1 - strlen(name));
     arm->name = name;
     arm->library_protocol = info->protocol;
     arm->protocol = baseline                                                           ? baseline
@@ -55,6 +57,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->stagger = info->stagger;
     arm->sparse_dispatch = info->sparse_dispatch;
     arm->sparse_combine = info->sparse_combine;
+    arm->fp8_combine = info->fp8_combine;
     arm->dtype = rank->fp8 ? "fp8" : "bf16";
     arm->backend = info->backend;
     arm->fabric = info->fabric;
@@ -158,6 +161,9 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
            arm->name, rank->info.protocol, arm->backend, arm->fabric, rank->info.channels, on_off(arm->stagger),
            on_off(arm->sparse_dispatch), on_off(arm->sparse_combine), on_off(arm->graph),
            plan->in_flight);
+    if (arm->fp8_combine)
+        printf("# FP8 combine: replies leave FFN domains as e4m3, for buckets of %d tokens and more\n",
+               rank->info.fp8_combine_min_bucket > 1 ? rank->info.fp8_combine_min_bucket : 1);
     if (plan->faults.faults.count)
         printf("# faults: %s, %d rule%s\n", plan->faults.file, plan->faults.faults.count,
                plan->faults.faults.count == 1 ? "" : "s");

@@ -92,6 +92,8 @@ int afdep_exchanger_init(afdep_exchanger_t *x, const afdep_scenario_t *scenario,
         return -1;
     int status = afdep_exchanger_init_rank(x, scenario, info.rank, (info.flags & AFDEP_FLAG_APPLY_WEIGHTS) != 0, seed);
     x->buffer = buffer;
+    x->fp8_combine = info.fp8_combine;
+    x->fp8_combine_min_bucket = info.fp8_combine_min_bucket;
     if (status == 0 && strcmp(info.backend, "cuda") == 0) {
         x->staged = afdep_staged_create(scenario, info.rank, scenario->capacity, x->why, sizeof(x->why));
         status = x->staged ? 0 : -1;
@@ -167,7 +169,13 @@ static afdep_status_t judge_dispatch(afdep_exchanger_t *x, afdep_status_t status
     return status;
 }
 
-static afdep_status_t check_collected(afdep_exchanger_t *x, const afdep_collect_t *c)
+static unsigned oracle_rules(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
+{
+    int packed = x->fp8_combine && plan->bucket >= x->fp8_combine_min_bucket;
+    return (x->apply_weights ? AFDEP_ORACLE_APPLY_WEIGHTS : 0) | (packed ? AFDEP_ORACLE_FP8_COMBINE : 0);
+}
+
+static afdep_status_t check_collected(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, const afdep_collect_t *c)
 {
     size_t hidden = (size_t)x->scenario->hidden;
     if (c->tokens != x->own.tokens) {
@@ -176,7 +184,7 @@ static afdep_status_t check_collected(afdep_exchanger_t *x, const afdep_collect_
     }
     for (int t = 0; t < x->own.tokens; t++) {
         const uint16_t *got = (const uint16_t *)c->result + (int64_t)t * c->result_stride;
-        afdep_oracle_token(x->want, x->scenario, &x->own, t, x->apply_weights, x->scratch);
+        afdep_oracle_token(x->want, x->scenario, &x->own, t, oracle_rules(x, plan), x->scratch);
         for (size_t i = 0; i < hidden; i++)
             if (got[i] != x->want[i]) {
                 snprintf(x->why, sizeof(x->why), "rank %d, token %d, element %zu: 0x%04x, wanted 0x%04x", x->rank, t, i,
@@ -202,7 +210,7 @@ static afdep_status_t judge_collect(afdep_exchanger_t *x, const afdep_exchange_p
         return status;
     }
     make_tokens(x, plan); /* again: other exchanges may have been dispatched since */
-    return check_collected(x, &x->collect);
+    return check_collected(x, plan, &x->collect);
 }
 
 /* ---- Workers ----------------------------------------------------------------------------------------------------- */

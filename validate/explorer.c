@@ -24,6 +24,7 @@ static afdep_status_t resolve(afdep_explorer_t *e)
     c.stagger = toggle(e->explore.stagger);
     c.sparse_dispatch = toggle(e->explore.sparse_dispatch);
     c.sparse_combine = toggle(e->explore.sparse_combine);
+    c.fp8_combine = toggle(e->explore.fp8_combine);
     c.in_flight = e->explore.in_flight;
     c.flags = (e->explore.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
               (e->explore.mixed_hybrid ? AFDEP_FLAG_MIXED_HYBRID : 0) |
@@ -50,6 +51,8 @@ static afdep_status_t make_rank(afdep_explorer_t *e, int rank)
     for (int g = 0; g < e->explore.in_flight; g++)
         if (afdep_exchanger_init_rank(&r->exchangers[g], s, rank, e->explore.apply_weights, s->seed) != 0)
             return afdep_fail(AFDEP_ERR_MEMORY, "no memory for the tensors of rank %d", rank);
+    for (int g = 0; g < e->explore.in_flight; g++)
+        r->exchangers[g].fp8_combine = settings->shape.fp8_combine;
     return AFDEP_OK;
 }
 

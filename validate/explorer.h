@@ -27,6 +27,7 @@ typedef struct afdep_explore_case {
     const afdep_scenario_t *scenario;
     int stagger, sparse_dispatch, sparse_combine, apply_weights, in_flight;
     int mixed_hybrid, entry_barrier;
+    int fp8_combine;
     int exchanges;           /* of one schedule, with no barrier between */
     int most_tokens;         /* 0: up to the capacity, edges of the channels included; else at most so many */
     uint64_t first_exchange; /* exchanges that count as done at open */

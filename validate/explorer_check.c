@@ -38,7 +38,7 @@ static region_t region_of(const afdep_explorer_t *e, const afdep_host_t *h, uint
         { READ_BY_END, p->partials, inside && h->forwarder ? rail_tokens * f->reply_stride : 0, f->reply_stride,
           f->reply_tag_offset },
         { READ_BY_END, p->combine_rows, h->source ? targets * capacity * f->reply_stride : 0, f->reply_stride,
-          f->reply_tag_offset },
+          s->fp8_combine ? f->packed_tag_offset : f->reply_tag_offset },
     };
     for (size_t i = 0; i < sizeof(regions) / sizeof(regions[0]); i++)
         if (in_region(&regions[i], at))

@@ -296,6 +296,42 @@ static void sum_finish(uint16_t *out, const sum_t *sum, size_t hidden)
         sum_round(out, sum, hidden);
 }
 
+/* A finite magnitude as the nearest multiple of `scale` that e4m3 has. */
+static double nearest_e4m3(double magnitude, double scale)
+{
+    double value = magnitude / scale, step = 0x1p-9; /* below 2^-6 */
+    for (int exponent = -6; exponent <= 8 && value >= ldexp(1, exponent); exponent++)
+        step = ldexp(1, exponent - 3);
+    value = nearbyint(value / step) * step;
+    /* 2^128 is no FP32: the value below it then. */
+    return value * scale < 0x1p128 ? value * scale : (value - step) * scale;
+}
+
+static void pack_group(uint16_t *row)
+{
+    double largest = 0, scale = 0x1p-127;
+    for (int i = 0; i < BLOCK; i++) {
+        double magnitude = fabs((double)afdep_convert_from_bf16(row[i]));
+        if (magnitude > largest) /* no NaN is */
+            largest = magnitude;
+    }
+    while (scale < 0x1p127 && largest > 448 * scale)
+        scale *= 2;
+    for (int i = 0; i < BLOCK; i++) {
+        double value = (double)afdep_convert_from_bf16(row[i]);
+        if (isfinite(value))
+            row[i] = afdep_convert_to_bf16((float)copysign(nearest_e4m3(fabs(value), scale), value));
+        else if (isnan(value))
+            row[i] = 0x7FFF;
+    }
+}
+
+void afdep_oracle_pack(uint16_t *row, size_t hidden)
+{
+    for (size_t block = 0; block < hidden; block += BLOCK)
+        pack_group(row + block);
+}
+
 /* Three levels of sums, and one row in hand. */
 enum {
     LEVELS = 3
@@ -307,12 +343,13 @@ size_t afdep_oracle_scratch(const afdep_scenario_t *scenario)
 }
 
 void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int32_t *ids, const float *weights,
-                      int apply_weights, afdep_oracle_reply_fn reply, void *context, void *scratch)
+                      unsigned rules, afdep_oracle_reply_fn reply, void *context, void *scratch)
 {
     size_t hidden = (size_t)scenario->hidden;
     int experts = afdep_scenario_experts(scenario);
     int workers = afdep_scenario_workers(scenario);
     int per_domain = scenario->ranks_per_domain > 0 ? afdep_scenario_domain_workers(scenario) : workers;
+    int apply_weights = (rules & AFDEP_ORACLE_APPLY_WEIGHTS) != 0;
     float *floats = scratch;
     uint16_t *halves = (uint16_t *)(floats + LEVELS * hidden);
     sum_t total = { 0, halves, floats };
@@ -345,6 +382,8 @@ void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int
         if (domain.count == 0)
             continue;
         sum_finish(row, &domain, hidden);
+        if (rules & AFDEP_ORACLE_FP8_COMBINE)
+            afdep_oracle_pack(row, hidden);
         sum_add(&total, row, hidden);
     }
     sum_finish(out, &total, hidden);
@@ -369,7 +408,7 @@ static void stand_in_reply(void *context, uint16_t *row, int slot)
 }
 
 void afdep_oracle_token(uint16_t *out, const afdep_scenario_t *scenario, const afdep_source_tokens_t *source, int token,
-                        int apply_weights, void *scratch)
+                        unsigned rules, void *scratch)
 {
     size_t hidden = (size_t)scenario->hidden;
     int fp8 = scenario->dtype == AFDEP_DTYPE_FP8;
@@ -379,8 +418,8 @@ void afdep_oracle_token(uint16_t *out, const afdep_scenario_t *scenario, const a
         .x_scale = fp8 ? source->x_scale + (size_t)token * (hidden / BLOCK) : NULL,
         .ids = source->ids + (size_t)token * scenario->top_k,
         .weights = source->weights + (size_t)token * scenario->top_k,
-        .apply_weights = apply_weights,
+        .apply_weights = (rules & AFDEP_ORACLE_APPLY_WEIGHTS) != 0,
     };
 
-    afdep_oracle_sum(out, scenario, replies.ids, replies.weights, apply_weights, stand_in_reply, &replies, scratch);
+    afdep_oracle_sum(out, scenario, replies.ids, replies.weights, rules, stand_in_reply, &replies, scratch);
 }

@@ -39,15 +39,26 @@ int64_t afdep_oracle_check_received(const afdep_oracle_received_t *want, const a
 /* What collect must give token `token` of `source` ([H] BF16), when every FFN rank replied afdep_workload_expert().
    Numerics as in the design: per rank FP32 in slot order from the first contributor (fma with apply_weights), BF16; per
    domain FP32 over its ranks in rank order, BF16; the source over domains in FP32; one contributor passes through; none
-   is +0; arithmetic NaN is 0x7FFF. `scratch` has afdep_oracle_scratch(scenario) bytes, aligned for float. */
+   is +0; arithmetic NaN is 0x7FFF. `rules` says what the buffer was opened with. `scratch` has
+   afdep_oracle_scratch(scenario) bytes, aligned for float. */
+#define AFDEP_ORACLE_APPLY_WEIGHTS 1u /* AFDEP_FLAG_APPLY_WEIGHTS */
+#define AFDEP_ORACLE_FP8_COMBINE 2u   /* the exchange's domain sums travel as e4m3, by the rules at afdep_oracle_pack() */
 size_t afdep_oracle_scratch(const afdep_scenario_t *scenario);
 void afdep_oracle_token(uint16_t *out, const afdep_scenario_t *scenario, const afdep_source_tokens_t *source, int token,
-                        int apply_weights, void *scratch);
+                        unsigned rules, void *scratch);
 
 /* The same for any replies: `reply(context, row, slot)` writes the BF16 row [H] that the rank owning the token's choice
    in `slot` replied with. ids and weights are the token's [K]. */
 typedef void (*afdep_oracle_reply_fn)(void *context, uint16_t *row, int slot);
 void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int32_t *ids, const float *weights,
-                      int apply_weights, afdep_oracle_reply_fn reply, void *context, void *scratch);
+                      unsigned rules, afdep_oracle_reply_fn reply, void *context, void *scratch);
+
+/*
+ * What a row of BF16 is after it has travelled as e4m3, in place: the smallest power of two with the largest finite
+ * magnitude of 128 elements within 448 of it (2^-127 at least) is their scale, 2^127 where one of them is infinite; each is
+ * rounded to the nearest multiple that e4m3 has, ties to even; finite elements stay finite, infinities and NaN (as 0x7FFF)
+ * stay what they are.
+ */
+void afdep_oracle_pack(uint16_t *row, size_t hidden);
 
 #endif

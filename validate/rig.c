@@ -35,6 +35,8 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     rig->config.stagger = p->stagger;
     rig->config.sparse_dispatch = p->sparse_dispatch;
     rig->config.sparse_combine = p->sparse_combine;
+    rig->config.fp8_combine = p->fp8_combine;
+    rig->config.fp8_combine_min_bucket = p->fp8_combine_min_bucket;
     rig->config.timeout_ms = v->timeout_ms;
     rig->config.fabric = v->fabric;
     rig->config.backend = v->backend;

@@ -17,7 +17,8 @@ typedef struct afdep_rig_plan {
     int other_dtype, apply_weights, union_buffers, mixed_hybrid, entry_barrier, in_flight;
     afdep_routing_kind_t routing;
     double zipf_s;
-    afdep_toggle_t stagger, sparse_dispatch, sparse_combine;
+    afdep_toggle_t stagger, sparse_dispatch, sparse_combine, fp8_combine;
+    int fp8_combine_min_bucket;
 } afdep_rig_plan_t;
 
 typedef struct afdep_rig {

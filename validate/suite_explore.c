@@ -9,7 +9,7 @@
 
 typedef struct explore {
     int ffn, attention, per_domain; /* attention 0: the scenario's topology; ffn 0: symmetric */
-    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier */
+    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier, FP8 combine */
     int in_flight, exchanges, most_tokens, apply_weights;
     uint64_t first_exchange;
     int share; /* of the schedules asked for, in percent */
@@ -52,6 +52,7 @@ static void run_explore(const afdep_validation_t *v, const afdep_case_t *c, afde
                                      .entry_barrier = e->toggles >> 4 & 1,
                                      .apply_weights = e->apply_weights,
                                      .in_flight = e->in_flight,
+                                     .fp8_combine = e->toggles >> 5 & 1,
                                      .exchanges = e->exchanges,
                                      .most_tokens = e->most_tokens,
                                      .first_exchange = e->first_exchange };
@@ -80,9 +81,10 @@ static void run_explore(const afdep_validation_t *v, const afdep_case_t *c, afde
 
 #define MIXED 8
 #define BARRIER 16
+#define FP8_COMBINE 32
 
 const afdep_case_t afdep_cases_explore[] = {
-    { "sparse", EXPLORE(0, 0, 0, 7, 1, 1, 4, 0, 0, 18) },
+    { "sparse", EXPLORE(0, 0, 0, 7, 1, 1, 4, 0, 0, 16) },
     { "sparse_three_exchanges", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0, 12) },
     { "dense", EXPLORE(0, 0, 0, 0, 1, 2, 2, 0, 0, 5) },
     { "stagger", EXPLORE(0, 0, 0, 1, 1, 2, 2, 0, 0, 2) },
@@ -94,6 +96,7 @@ const afdep_case_t afdep_cases_explore[] = {
     { "two_in_flight", EXPLORE(0, 0, 0, 7, 2, 4, 2, 0, 0, 6) },
     { "four_in_flight", EXPLORE(0, 0, 0, 7, 4, 6, 1, 1, 0, 3) },
     { "across_the_wrap", EXPLORE(0, 0, 0, 7, 1, 3, 2, 0, 0xFFFFFFFEu, 3) },
+    { "fp8_combine", EXPLORE(4, 4, 2, 7 | FP8_COMBINE, 1, 2, 3, 0, 0, 2) },
     { "two_ffn_domains", EXPLORE(4, 4, 2, 7, 1, 2, 3, 1, 0, 3) },
     { "domains_of_one", EXPLORE(2, 3, 1, 7, 1, 3, 3, 0, 0, 3) },
     { "domains_of_three", EXPLORE(3, 3, 3, 7, 1, 3, 2, 0, 0, 3) },

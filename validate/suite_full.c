@@ -38,7 +38,9 @@ static void run_soak(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
                                   .union_buffers = next_random(&state) % 8 == 0,
                                   .stagger = random_toggle(&state),
                                   .sparse_dispatch = random_toggle(&state),
-                                  .sparse_combine = random_toggle(&state) };
+                                  .sparse_combine = random_toggle(&state),
+                                  .fp8_combine = next_random(&state) % 4 ? AFDEP_OFF : AFDEP_ON,
+                                  .fp8_combine_min_bucket = (int)(next_random(&state) % 8) - 1 };
         afdep_rig_t rig;
         if (afdep_rig_open(v, &plan, &rig, outcome) != 0)
             return;

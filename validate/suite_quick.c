@@ -221,9 +221,11 @@ static void run_wrap(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
 static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     static const char *const names[] = { "stagger", "sparse_dispatch", "sparse_combine", "apply_weights",
-                                         "union_buffers", "in_flight", "num_sms", "capacity", "expert_alignment" };
+                                         "union_buffers", "in_flight", "num_sms", "capacity", "expert_alignment",
+                                         "fp8_combine" };
+    int direct = v->scenario->ranks_per_domain == afdep_scenario_ranks(v->scenario);
     (void)c;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)direct; i++) { /* FP8 combine is off there */
         afdep_rig_plan_t rig_plan = { 0 };
         afdep_rig_t rig;
         afdep_rig_shape(v, &rig_plan, &rig);
@@ -233,6 +235,8 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
                 *(i == 0 ? &config->stagger : i == 1 ? &config->sparse_dispatch : &config->sparse_combine) = AFDEP_OFF;
             else if (i < 5)
                 config->flags |= i == 3 ? AFDEP_FLAG_APPLY_WEIGHTS : AFDEP_FLAG_UNION_BUFFERS;
+            else if (i == 9)
+                config->fp8_combine = AFDEP_ON;
             else
                 *(i == 5 ? &config->in_flight : i == 6 ? &config->num_sms : i == 7 ? &config->capacity
                                                                                   : &config->expert_alignment) += 1;
@@ -289,6 +293,11 @@ const afdep_case_t afdep_cases_quick[] = {
                                                        .shape = uneven, .exchanges = 4) },
     { "sparse_combine_only", AFDEP_SUITE_QUICK, EAGER(.rig = { .stagger = AFDEP_OFF, .sparse_dispatch = AFDEP_OFF },
                                                       .shape = uneven, .exchanges = 4) },
+    { "fp8_combine", AFDEP_SUITE_QUICK, EAGER(.rig = { .fp8_combine = AFDEP_ON, .apply_weights = 1 }, .shape = uneven,
+                                              .exchanges = 6) },
+    { "fp8_combine_from_bucket_4", AFDEP_SUITE_QUICK,
+      EAGER(.rig = { .fp8_combine = AFDEP_ON, .fp8_combine_min_bucket = 4, .hidden = 256, .sparse_combine = AFDEP_OFF },
+            .shape = bucket_cycle, .exchanges = 7) },
     { "several_buffers", AFDEP_SUITE_QUICK, run_buffers, NULL, 0, NULL },
     { "two_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &two, 0, NULL },
     { "four_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &four, 0, NULL },

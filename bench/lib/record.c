@@ -112,6 +112,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON_AddBoolToObject(json, "stagger", arm->stagger);
     cJSON_AddBoolToObject(json, "sparse_dispatch", arm->sparse_dispatch);
     cJSON_AddBoolToObject(json, "sparse_combine", arm->sparse_combine);
+    if (arm->fp8_combine)
+        cJSON_AddTrueToObject(json, "fp8_combine");
     cJSON_AddItemToObject(json, "dtype", afdep_json_string(arm->dtype));
     cJSON_AddItemToObject(json, "backend", afdep_json_string(arm->backend));
     cJSON_AddItemToObject(json, "fabric", afdep_json_string(arm->fabric));

@@ -13,6 +13,7 @@ typedef struct afdep_arm {
     const char *protocol; /* as --protocol */
     const char *library_protocol; /* as afdep_buffer_info_t: "direct", "union", ...; NULL: none */
     int stagger, sparse_dispatch, sparse_combine;
+    int fp8_combine; /* recorded where it is on */
     const char *dtype, *backend, *fabric;
     int emulated, graph;
     const char *domains; /* "declared" or "discovered" */

@@ -59,6 +59,8 @@ static void claim_settings(claim_t *claim, const afdep_settings_t *settings, con
         { "union_buffers", s->union_buffers },
         { "mixed_hybrid", (settings->flags & AFDEP_FLAG_MIXED_HYBRID) != 0 },
         { "entry_barrier", s->entry_barrier },
+        { "fp8_combine", s->fp8_combine },
+        { "fp8_combine_min_bucket", s->fp8_combine_min_bucket },
         { "first_exchange", (long long)settings->first_exchange },
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)

@@ -236,6 +236,8 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .segment_bytes = buffer->backend->segment_bytes(settings, afdep_is_ffn(s, buffer->rank)),
         .private_bytes = buffer->backend->private_bytes(settings, afdep_is_ffn(s, buffer->rank)),
         .exchanges = buffer->backend->exchanges(buffer->state),
+        .fp8_combine = s->fp8_combine,
+        .fp8_combine_min_bucket = s->fp8_combine_min_bucket,
     };
     return give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
 }

@@ -283,7 +283,7 @@ static int32_t ablated(const values_t *v, const char *toggle, const char *ablati
 /* Switches of the role API whose part is not built: refused, never ignored. */
 static afdep_status_t refuse_unbuilt(const values_t *v)
 {
-    static const char *const switches[] = { "hybrid_fp8_combine", "shared_role_kernels" };
+    static const char *const switches[] = { "shared_role_kernels" };
     for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++)
         if (number(v, switches[i]))
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%s is 1: that is not built yet",
@@ -322,6 +322,14 @@ static void set_shape(const values_t *v, afdep_shape_t *s)
     s->union_buffers = number(v, "union_buffers");
 }
 
+/* After the protocol is known: packed replies exist where one FFN domain's sum leaves for another domain. */
+static void set_fp8_combine(const values_t *v, afdep_shape_t *s)
+{
+    int32_t least = number(v, "fp8_combine_min_bucket");
+    s->fp8_combine = s->protocol == AFDEP_PROTOCOL_DIRECTIONAL && number(v, "fp8_combine");
+    s->fp8_combine_min_bucket = s->fp8_combine && least > 0 ? least : 0;
+}
+
 afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afdep_settings_t *settings)
 {
     afdep_config_t config;
@@ -347,6 +355,7 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
     if ((status = check_ranks(&out.shape, size, number(&values, "mixed_hybrid"))) != AFDEP_OK ||
         (status = check_model(&out.shape)) != AFDEP_OK || (status = refuse_on_cuda(&out)) != AFDEP_OK)
         return status;
+    set_fp8_combine(&values, &out.shape);
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);
     out.timeout_ms = number(&values, "timeout_ms");

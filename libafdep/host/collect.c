@@ -41,21 +41,21 @@ static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int ch
 }
 
 /* The combine inbox rows of a token. 0: one of them is not there; `peer` says whose. */
-static int gather(const afdep_host_t *h, int token, afdep_term_t *terms, int *count, int *peer)
+static int gather(const afdep_host_t *h, int token, unsigned char **rows, int *count, int *peer)
 {
     const afdep_shape_t *s = h->shape;
     const afdep_plane_t *p = h->plane;
     int stride = h->targets < (uint32_t)s->top_k ? (int)h->targets : s->top_k;
     const int32_t *targets = p->targets + (size_t)token * (size_t)stride;
+    uint32_t tag = afdep_host_packs(h) ? h->layout->row.packed_tag_offset : h->layout->row.reply_tag_offset;
     *count = p->target_count[token];
     for (int k = 0; k < *count; k++) {
         unsigned char *row = afdep_host_own(h, p->base + afdep_at_combine_row(h->at_source, h->layout, s,
                                                                               targets[k], token));
         *peer = s->protocol == AFDEP_PROTOCOL_DIRECT ? targets[k] : afdep_ffn_rank(s, targets[k], h->rail);
-        if (!afdep_tag_is(afdep_tag_at(row, h->layout->row.reply_tag_offset), h->exchange, (uint32_t)token, *peer))
+        if (!afdep_tag_is(afdep_tag_at(row, tag), h->exchange, (uint32_t)token, *peer))
             return 0;
-        terms[k].row = (const uint16_t *)(const void *)row;
-        terms[k].weight = 1;
+        rows[k] = row;
     }
     return 1;
 }
@@ -65,16 +65,32 @@ static int is_view(const afdep_host_t *h)
     return h->collect->view && h->shape->protocol == AFDEP_PROTOCOL_DIRECT && h->shape->ffn_ranks == 1;
 }
 
+static void sum_rows(const afdep_host_t *h, uint16_t *out, unsigned char *const *rows, int count)
+{
+    size_t hidden = (size_t)h->shape->hidden;
+    if (afdep_host_packs(h)) {
+        afdep_packed_term_t terms[32];
+        for (int k = 0; k < count; k++)
+            terms[k] = (afdep_packed_term_t){ rows[k], rows[k] + h->layout->row.packed_scale_offset };
+        h->ops->packed_sum(out, terms, count, hidden);
+        return;
+    }
+    afdep_term_t terms[32];
+    for (int k = 0; k < count; k++)
+        terms[k] = (afdep_term_t){ (const uint16_t *)(const void *)rows[k], 1 };
+    h->ops->sum(out, terms, count, hidden);
+}
+
 static afdep_status_t sum_token(afdep_host_t *h, int token)
 {
-    afdep_term_t terms[32];
+    unsigned char *rows[32];
     int count, peer = -1;
-    if (!gather(h, token, terms, &count, &peer))
+    if (!gather(h, token, rows, &count, &peer))
         return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: the reply of rank %d for token %d is not "
                           "there", h->rank, h->call_name, (unsigned long long)h->exchange, peer, token);
     size_t hidden = (size_t)h->shape->hidden;
     if (!is_view(h)) {
-        h->ops->sum((uint16_t *)h->collect->out + (size_t)token * hidden, terms, count, hidden);
+        sum_rows(h, (uint16_t *)h->collect->out + (size_t)token * hidden, rows, count);
         return AFDEP_OK;
     }
     /* The only reply row is the result; a token without one gets its +0 here, where no peer writes. */

@@ -157,6 +157,7 @@ struct afdep_host {
     int entered;            /* dispatch: the entry barrier is passed */
     int gate;               /* dispatch: the planes of the peers may be overwritten; reply: the partials are there */
     int reply_summed;       /* reply: this rank's own partials are written */
+    uint16_t *leaving;      /* [H] FFN with FP8 combine: a sum before it is packed */
     afdep_receive_stage_t receive_stage;
     afdep_dispatch_t dispatch;
     afdep_receive_t *receive;
@@ -293,6 +294,12 @@ static inline afdep_plane_t *afdep_host_plane(afdep_host_t *h, uint64_t exchange
 static inline int afdep_host_is_own_domain(const afdep_host_t *h, int domain)
 {
     return h->shape->protocol == AFDEP_PROTOCOL_MIXED && domain == h->domain;
+}
+
+/* Whether the exchange of the call under way has packed replies. */
+static inline int afdep_host_packs(const afdep_host_t *h)
+{
+    return afdep_packs_replies(h->shape, h->plane->bucket);
 }
 
 static inline unsigned char *afdep_host_own(const afdep_host_t *h, uint64_t offset)

@@ -140,8 +140,12 @@ static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *
     for (int g = 0; g < settings->shape.in_flight; g++)
         carve_plane(&planes[g], c, settings, rank);
     afdep_actor_t *actors = carve(c, (uint64_t)actor_limit(&settings->shape), sizeof(*actors));
-    if (h)
+    uint16_t *leaving = carve(c, settings->shape.fp8_combine ? (uint64_t)settings->shape.hidden : 0,
+                              sizeof(*leaving));
+    if (h) {
         h->actors = actors;
+        h->leaving = leaving;
+    }
     return c->at;
 }
 

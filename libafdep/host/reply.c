@@ -7,7 +7,8 @@
  * tagged with the exchange, says that all of this rank's partials for that rail are there. The rail rank's reply_forward
  * replays its record channel by channel, sums the partials in rail order and sends one row per token to the source. A
  * token served by the rail rank alone needs no partial: its sum is built in the source's combine inbox at once. In shared
- * domains the rail rank is a source, and its reply_forward is part of its collect.
+ * domains the rail rank is a source, and its reply_forward is part of its collect. With
+ * FP8 combine the rows that leave the domain are packed; partials inside it stay BF16.
  *
  * Reuse. A partial inbox place of exchange n + G is written only for rows that its owner forwarded in n + G, which is
  * after the owner's second half of n. A reply word cannot pass the value its reader waits for: its writer would have to
@@ -25,8 +26,13 @@ static const unsigned char *reply_row(const afdep_host_t *h, int32_t row)
     return (const unsigned char *)h->reply.rows + (size_t)row * h->layout->row.reply_payload_bytes;
 }
 
-/* Sums the rows of an arrival into `place` and tags it. */
-static void sum_arrival(const afdep_host_t *h, const afdep_arrival_t *arrival, unsigned char *place)
+static void tag_reply(const afdep_host_t *h, unsigned char *place, uint32_t tag_offset, uint32_t token)
+{
+    *afdep_tag_at(place, tag_offset) = afdep_row_tag(h->exchange, token, h->rank);
+}
+
+/* Sums the rows of an arrival. */
+static void add_arrival(const afdep_host_t *h, const afdep_arrival_t *arrival, uint16_t *sum)
 {
     const afdep_plane_t *p = h->plane;
     afdep_term_t terms[32];
@@ -34,13 +40,39 @@ static void sum_arrival(const afdep_host_t *h, const afdep_arrival_t *arrival, u
         terms[k].row = (const uint16_t *)(const void *)reply_row(h, p->positions[arrival->first + k]);
         terms[k].weight = p->weights[arrival->first + k];
     }
-    uint16_t *sum = (uint16_t *)(void *)place;
     if (h->shape->apply_weights)
         h->ops->weighted_sum(sum, terms, (int)arrival->rows, (size_t)h->shape->hidden);
     else
         h->ops->sum(sum, terms, (int)arrival->rows, (size_t)h->shape->hidden);
-    *afdep_tag_at(place, h->layout->row.reply_tag_offset) =
-        afdep_row_tag(h->exchange, arrival->token, h->rank);
+}
+
+/* Sums the rows of an arrival into `place` and tags it. */
+static void sum_arrival(const afdep_host_t *h, const afdep_arrival_t *arrival, unsigned char *place)
+{
+    add_arrival(h, arrival, (uint16_t *)(void *)place);
+    tag_reply(h, place, h->layout->row.reply_tag_offset, arrival->token);
+}
+
+/* A row that leaves the domain: where its BF16 sum is made, what becomes of it at `place`, and its bytes. */
+static uint16_t *leaving_sum(const afdep_host_t *h, unsigned char *place)
+{
+    return afdep_host_packs(h) ? h->leaving : (uint16_t *)(void *)place;
+}
+
+static void leave(const afdep_host_t *h, unsigned char *place, uint32_t token)
+{
+    const afdep_row_format_t *f = &h->layout->row;
+    if (!afdep_host_packs(h)) {
+        tag_reply(h, place, f->reply_tag_offset, token);
+        return;
+    }
+    h->ops->pack(place, place + f->packed_scale_offset, h->leaving, (size_t)h->shape->hidden);
+    tag_reply(h, place, f->packed_tag_offset, token);
+}
+
+static size_t leaving_bytes(const afdep_host_t *h)
+{
+    return afdep_host_packs(h) ? h->layout->row.packed_bytes : h->layout->row.reply_bytes;
 }
 
 /* Where a reply row of an arrival is built for `peer`: in place where it is mapped, else staged. */
@@ -154,8 +186,9 @@ static afdep_status_t send_partial(afdep_host_t *h, const afdep_arrival_t *arriv
     uint64_t offset = p->peer_source + afdep_at_combine_row(h->at_source, h->layout, h->shape, h->domain,
                                                             (int)arrival->token);
     unsigned char *place = reply_place(h, peer, offset, source, h->rail, arrival->token);
-    sum_arrival(h, arrival, place);
-    return afdep_fabric_put(h->fabric, channel, peer, offset, place, h->layout->row.reply_bytes);
+    add_arrival(h, arrival, leaving_sum(h, place));
+    leave(h, place, arrival->token);
+    return afdep_fabric_put(h->fabric, channel, peer, offset, place, leaving_bytes(h));
 }
 
 /* reply: actor->rows is the next arrival, actor->j the next rail that is told. */
@@ -253,14 +286,13 @@ static afdep_status_t send_back(afdep_host_t *h, afdep_actor_t *actor, int sourc
                               "of token %u of rank %d is not there", h->rank, h->call_name,
                               (unsigned long long)h->exchange, actor->channel, token, peer);
         unsigned char *place = reply_place(h, peer, offset, source, h->rail, token);
-        h->ops->sum((uint16_t *)(void *)place, terms, count, (size_t)s->hidden);
-        *afdep_tag_at(place, h->layout->row.reply_tag_offset) =
-            afdep_row_tag(h->exchange, token, h->rank);
+        h->ops->sum(leaving_sum(h, place), terms, count, (size_t)s->hidden);
+        leave(h, place, token);
         if (last)
             status = afdep_fabric_put_signal(h->fabric, AFDEP_SIGNAL_COMBINE, actor->channel, peer, offset, place,
-                                             h->layout->row.reply_bytes, word, tail, next);
+                                             leaving_bytes(h), word, tail, next);
         else
-            status = afdep_fabric_put(h->fabric, actor->channel, peer, offset, place, h->layout->row.reply_bytes);
+            status = afdep_fabric_put(h->fabric, actor->channel, peer, offset, place, leaving_bytes(h));
     }
     if (status == AFDEP_OK && last)
         p->combine_tails[lane] = next;

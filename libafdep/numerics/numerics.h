@@ -24,7 +24,7 @@
 #endif
 #endif
 
-/* Scalars: numerics/bf16.h and numerics/e4m3.h (AFDEP_HD, also compiled by nvcc). */
+/* Scalars: numerics/bf16.h, numerics/e4m3.h and numerics/group.h (AFDEP_HD, also compiled by nvcc). */
 
 /* One contributor of a row sum. */
 typedef struct afdep_term {
@@ -49,11 +49,26 @@ typedef void (*afdep_rows_weighted_sum_fn)(uint16_t *dst, const afdep_term_t *te
    once. */
 typedef void (*afdep_row_fan_out_fn)(void *const *dst, int count, const void *src, size_t bytes);
 
+/* Packs a row of n BF16 values into n codes and n/128 scales, group by group, by the rules of numerics/group.h. */
+typedef void (*afdep_row_pack_fn)(uint8_t *codes, uint8_t *scales, const uint16_t *row, size_t n);
+
+/* A packed contributor. */
+typedef struct afdep_packed_term {
+    const uint8_t *codes;  /* [n] */
+    const uint8_t *scales; /* [n/128] */
+} afdep_packed_term_t;
+
+/* dst[i] = the decoded rows' sum in FP32, starting from the first, in order, rounded once to BF16 (which changes nothing
+   of a single row but a NaN's bits). No row: +0. */
+typedef void (*afdep_packed_sum_fn)(uint16_t *dst, const afdep_packed_term_t *terms, int count, size_t n);
+
 typedef struct afdep_row_ops {
     const char *name; /* "scalar", "avx2", "avx512" */
     afdep_rows_sum_fn sum;
     afdep_rows_weighted_sum_fn weighted_sum;
     afdep_row_fan_out_fn fan_out;
+    afdep_row_pack_fn pack;
+    afdep_packed_sum_fn packed_sum;
 } afdep_row_ops_t;
 
 /* The fastest version this processor runs; `name` from AFDEP_ROW_OPS (resolved by core/config) forces one: NULL or

@@ -17,6 +17,10 @@ extern const afdep_row_ops_t afdep_row_ops_scalar;
 #if AFDEP_ROWS_X86
 extern const afdep_row_ops_t afdep_row_ops_avx2;   /* needs AVX2 and FMA */
 extern const afdep_row_ops_t afdep_row_ops_avx512; /* needs AVX-512F */
+
+/* Packed rows: one version for both, since the codes are bytes and AVX-512F has no operations on them. */
+void afdep_pack_avx2(uint8_t *codes, uint8_t *scales, const uint16_t *row, size_t n);
+void afdep_packed_sum_avx2(uint16_t *dst, const afdep_packed_term_t *terms, int count, size_t n);
 #endif
 
 #endif

@@ -194,6 +194,7 @@ TARGET static void fan_out(void *const *dst, int count, const void *src, size_t 
     }
 }
 
-const afdep_row_ops_t afdep_row_ops_avx2 = { "avx2", sum, weighted_sum, fan_out };
+const afdep_row_ops_t afdep_row_ops_avx2 = { "avx2", sum, weighted_sum, fan_out, afdep_pack_avx2,
+                                              afdep_packed_sum_avx2 };
 
 #endif

@@ -191,6 +191,7 @@ TARGET static void fan_out(void *const *dst, int count, const void *src, size_t 
     }
 }
 
-const afdep_row_ops_t afdep_row_ops_avx512 = { "avx512", sum, weighted_sum, fan_out };
+const afdep_row_ops_t afdep_row_ops_avx512 = { "avx512", sum, weighted_sum, fan_out, afdep_pack_avx2,
+                                                afdep_packed_sum_avx2 };
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "numerics/bf16.h"
+#include "numerics/group.h"
 #include "numerics/rows.h"
 
 #ifdef __FAST_MATH__
@@ -85,4 +85,45 @@ static void fan_out(void *const *dst, int count, const void *src, size_t bytes)
     }
 }
 
-const afdep_row_ops_t afdep_row_ops_scalar = { "scalar", sum, weighted_sum, fan_out };
+static void pack(uint8_t *codes, uint8_t *scales, const uint16_t *row, size_t n)
+{
+    for (size_t at = 0; at < n; at += AFDEP_GROUP) {
+        uint32_t largest = 0, scale;
+
+        for (int i = 0; i < AFDEP_GROUP; i++) {
+            uint32_t magnitude = row[at + (size_t)i] & 0x7FFFu;
+
+            largest = magnitude <= 0x7F80u && magnitude > largest ? magnitude : largest;
+        }
+        scale = afdep_group_scale(largest);
+        scales[at / AFDEP_GROUP] = (uint8_t)scale;
+        for (int i = 0; i < AFDEP_GROUP; i++) {
+            codes[at + (size_t)i] = afdep_group_code(row[at + (size_t)i], scale);
+        }
+    }
+}
+
+static void packed_sum(uint16_t *dst, const afdep_packed_term_t *terms, int count, size_t n)
+{
+    float acc[BLOCK];
+
+    if (count <= 0) {
+        memset(dst, 0, n * sizeof(*dst));
+        return;
+    }
+    for (size_t at = 0; at < n; at += BLOCK) {
+        for (int k = 0; k < count; k++) {
+            const uint8_t *codes = terms[k].codes + at;
+            uint32_t scale = terms[k].scales[at / AFDEP_GROUP];
+
+            for (int i = 0; i < BLOCK; i++) {
+                float value = afdep_group_value(codes[i], scale);
+
+                acc[i] = k == 0 ? value : acc[i] + value;
+            }
+        }
+        store_block(dst + at, acc);
+    }
+}
+
+const afdep_row_ops_t afdep_row_ops_scalar = { "scalar", sum, weighted_sum, fan_out, pack, packed_sum };

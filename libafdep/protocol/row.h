@@ -4,6 +4,7 @@
  *
  * Dispatch row: [payload H][scales H/128, FP8 only][tag][ids K][weights K], one contiguous put.
  * Reply row:    [BF16 H][tag], written by a rank to its rail rank (a partial) or to the source (the domain's sum).
+ * Packed reply: [e4m3 H][scale exponents H/128][tag], a domain's sum where FP8 combine is on; it fits a reply row's slot.
  *
  * The tag says which exchange and token a slot holds, so that a put that was lost, or came late, is a named error and
  * never a wrong value.
@@ -39,6 +40,7 @@ typedef struct afdep_row_format {
     uint32_t bytes;  /* of a dispatch row's put, a multiple of 16 */
     uint32_t stride; /* of its slots, a multiple of AFDEP_ROW_ALIGN */
     uint32_t reply_payload_bytes, reply_tag_offset, reply_bytes, reply_stride; /* the same of a reply row */
+    uint32_t packed_scale_offset, packed_tag_offset, packed_bytes; /* of a packed one; its slots are a reply row's */
 } afdep_row_format_t;
 
 AFDEP_HD uint32_t afdep_align_up32(uint32_t value, uint32_t to)
@@ -62,6 +64,9 @@ AFDEP_HD afdep_row_format_t afdep_row_format(const afdep_shape_t *s)
     f.reply_tag_offset = 2 * h;
     f.reply_bytes = f.reply_tag_offset + (uint32_t)sizeof(afdep_row_tag_t);
     f.reply_stride = afdep_align_up32(f.reply_bytes, AFDEP_ROW_ALIGN);
+    f.packed_scale_offset = h;
+    f.packed_tag_offset = afdep_align_up32(h + h / AFDEP_SCALE_BLOCK, 16);
+    f.packed_bytes = f.packed_tag_offset + (uint32_t)sizeof(afdep_row_tag_t);
     return f;
 }
 

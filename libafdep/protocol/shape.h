@@ -43,6 +43,8 @@ typedef struct afdep_shape {
     int32_t stagger, sparse_dispatch, sparse_combine;
     int32_t entry_barrier; /* symmetric only: dispatch begins with a barrier, which stands in for the witnesses */
     int32_t apply_weights, union_buffers;
+    int32_t fp8_combine;            /* the domains' sums travel as e4m3; directional only */
+    int32_t fp8_combine_min_bucket; /* from this bucket on */
     afdep_protocol_t protocol;
 } afdep_shape_t;
 
@@ -158,6 +160,12 @@ AFDEP_HD int afdep_expert_target(const afdep_shape_t *s, int e)
 {
     int owner = afdep_expert_owner(s, e);
     return s->protocol == AFDEP_PROTOCOL_DIRECT ? owner : afdep_domain_of(s, owner);
+}
+
+/* Whether the replies of an exchange are packed: the same on all ranks, as the bucket is. */
+AFDEP_HD int afdep_packs_replies(const afdep_shape_t *s, int32_t bucket)
+{
+    return s->fp8_combine && bucket >= s->fp8_combine_min_bucket;
 }
 
 /* Number of such targets. */

@@ -104,7 +104,7 @@ static void test_defaults(void **state)
     } wanted[] = { { "num_sms", 24 },       { "expert_alignment", 1 }, { "in_flight", 1 },    { "timeout_ms", 60000 },
                    { "stagger", 1 },        { "sparse_dispatch", 1 },  { "sparse_combine", 1 }, { "apply_weights", 0 },
                    { "union_buffers", 0 },  { "dtype", 0 },            { "first_exchange", 0 },
-                   { "hybrid_fp8_combine", 0 }, { "shared_hybrid_forward", 0 }, { "shared_hybrid_collect", 0 } };
+                   { "fp8_combine", 0 }, { "fp8_combine_min_bucket", 0 }, { "shared_hybrid_forward", 0 }, { "shared_hybrid_collect", 0 } };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         assert_int_equal(value_of(wanted[i].name, NULL, AFDEP_FROM_DEFAULT), wanted[i].value);
     afdep_config_t c = plain();
@@ -154,9 +154,11 @@ static void test_environment_and_field(void **state)
             c.flags = row->flag;
             assert_int_equal(value_of(row->name, &c, AFDEP_FROM_CONFIG), 1);
         } else {
-            int32_t field = (int32_t)row->fallback + (row->type == AFDEP_SETTING_TOGGLE ? AFDEP_OFF : 0);
+            int toggle = row->type == AFDEP_SETTING_TOGGLE;
+            int32_t value = row->fallback || toggle ? (int32_t)row->fallback : 1; /* a number's 0 asks for the default */
+            int32_t field = value + (toggle ? AFDEP_OFF : 0);
             memcpy((char *)&c + row->offset, &field, sizeof(field));
-            assert_int_equal(value_of(row->name, &c, AFDEP_FROM_CONFIG), row->fallback);
+            assert_int_equal(value_of(row->name, &c, AFDEP_FROM_CONFIG), value);
         }
         unsetenv(row->environment);
     }
@@ -205,6 +207,8 @@ static void test_bad_environment(void **state)
         if (!row->environment || row->type == AFDEP_SETTING_TEXT)
             continue;
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+            if (row->low < 0 && strcmp(numbers[i], "-1") == 0)
+                continue;
             setenv(row->environment, numbers[i], 1);
             REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, row->environment, numbers[i], "wanted");
         }
@@ -233,8 +237,8 @@ static void test_bad_environment(void **state)
     setenv("AFDEP_FABRIC", "a name longer than any fabric has", 1);
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "fabric is \"a name longer");
     unsetenv("AFDEP_FABRIC");
-    setenv("AFDEP_HYBRID_FP8_COMBINE", "1", 1);
-    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "AFDEP_HYBRID_FP8_COMBINE is 1");
+    setenv("AFDEP_SHARED_ROLE_KERNELS", "1", 1);
+    REFUSED(&c, WORLD, AFDEP_ERR_UNSUPPORTED, "AFDEP_SHARED_ROLE_KERNELS is 1");
 }
 
 static void test_bad_fields(void **state)
@@ -250,7 +254,8 @@ static void test_bad_fields(void **state)
             int toggle = row->type == AFDEP_SETTING_TOGGLE;
             int64_t field = bad[i] + (i < 2 && toggle ? AFDEP_OFF : 0);
             char said[64], range[64];
-            if (field == 0 || field < INT32_MIN || field > INT32_MAX || (!toggle && bad[i] == row->high))
+            int legal = !toggle && bad[i] >= row->low && bad[i] <= row->high;
+            if (field == 0 || field < INT32_MIN || field > INT32_MAX || legal)
                 continue; /* 0 asks for the default */
             int32_t value = (int32_t)field;
             memcpy((char *)&c + row->offset, &value, sizeof(value));
@@ -399,6 +404,35 @@ static void test_ablation(void **state)
         assert_true(s.shape.sparse_dispatch && s.shape.sparse_combine);
         unsetenv(arms[i].ablation);
     }
+}
+
+static void test_fp8_combine(void **state)
+{
+    (void)state;
+    afdep_config_t c = plain();
+    setenv("AFDEP_HYBRID_FP8_COMBINE_MIN_BUCKET", "16", 1);
+    afdep_settings_t s = resolved(&c);
+    assert_int_equal(s.shape.fp8_combine, 0);
+    assert_int_equal(s.shape.fp8_combine_min_bucket, 0); /* reported only where it has a meaning */
+    setenv("AFDEP_HYBRID_FP8_COMBINE", "1", 1);
+    s = resolved(&c);
+    assert_int_equal(s.shape.fp8_combine, 1);
+    assert_int_equal(s.shape.fp8_combine_min_bucket, 16);
+    assert_false(afdep_packs_replies(&s.shape, 15));
+    assert_true(afdep_packs_replies(&s.shape, 16));
+    setenv("AFDEP_HYBRID_FP8_COMBINE_MIN_BUCKET", "-5", 1);
+    s = resolved(&c);
+    assert_int_equal(s.shape.fp8_combine_min_bucket, 0);
+    assert_true(afdep_packs_replies(&s.shape, 1));
+    c.fp8_combine_min_bucket = 3;
+    assert_int_equal(resolved(&c).shape.fp8_combine_min_bucket, 3);
+    c.fp8_combine = AFDEP_OFF;
+    assert_int_equal(resolved(&c).shape.fp8_combine_min_bucket, 0);
+    c.fp8_combine = AFDEP_ON;
+    c.ranks_per_domain = WORLD; /* one domain: no sum leaves it */
+    s = resolved(&c);
+    assert_int_equal(s.shape.fp8_combine, 0);
+    assert_int_equal(s.shape.fp8_combine_min_bucket, 0);
 }
 
 /* ---- Structs of other versions ------------------------------------------------------------------------------- */
@@ -746,6 +780,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_protocols, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_model, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_ablation, clear_environment, clear_environment),
+        cmocka_unit_test_setup_teardown(test_fp8_combine, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_config_struct, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_other_structs, clear_environment, clear_environment),
         cmocka_unit_test_setup_teardown(test_sizes, clear_environment, clear_environment),

@@ -108,10 +108,13 @@ typedef struct afdep_config {
     uint32_t flags;             /* AFDEP_FLAG_... */
     const char *backend;        /* "host" or "cuda"; NULL: "host" */
     const char *fabric;         /* "shm", "mpi", ...; NULL: the group's own fabric, else "shm" */
+    afdep_toggle_t fp8_combine; /* across domains of one role: each FFN domain's sum of a token leaves as e4m3 with a
+                                   power-of-two scale per 128 elements; lossy; default off, elsewhere always off */
+    int32_t fp8_combine_min_bucket; /* exchanges of smaller buckets keep BF16 replies; 0 or less: none do */
 } afdep_config_t;
 
 #define AFDEP_CONFIG_INIT { sizeof(afdep_config_t), 0, 0, 0, 0, 0, AFDEP_DTYPE_BF16, 0, 0, 0, 0, 0, AFDEP_DEFAULT, \
-                            AFDEP_DEFAULT, AFDEP_DEFAULT, 0, 0, 0 }
+                            AFDEP_DEFAULT, AFDEP_DEFAULT, 0, 0, 0, AFDEP_DEFAULT, 0 }
 
 /*
  * Memory of a configuration, in bytes, before anything is opened. Segments, rows and tensors are exact on the fabrics shm
@@ -179,6 +182,8 @@ typedef struct afdep_buffer_info {
     const char *backend, *fabric;
     uint64_t segment_bytes, private_bytes; /* of this rank */
     uint64_t exchanges;           /* exchanges this rank has started */
+    int32_t fp8_combine;          /* 1: replies of buckets from fp8_combine_min_bucket on are FP8; else both are 0 */
+    int32_t fp8_combine_min_bucket;
 } afdep_buffer_info_t;
 
 /* Local. Fills `info`, whose struct_size must be set. Errors: ARGUMENT. */
