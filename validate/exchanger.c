@@ -119,12 +119,23 @@ void afdep_exchanger_free(afdep_exchanger_t *x)
 /* Turns a share of the choices into -1, the same ones on every rank. */
 static void skip_choices(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_source_tokens_t *source)
 {
-    uint64_t state = x->seed ^ plan->number * 0x9E3779B97F4A7C15u ^ (uint64_t)source->source << 32;
+    uint64_t number = plan->cached ? plan->routing : plan->number;
+    uint64_t state = x->seed ^ number * 0x9E3779B97F4A7C15u ^ (uint64_t)source->source << 32;
     for (int i = 0; plan->inactive_percent > 0 && i < source->tokens * x->scenario->top_k; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         if ((int)(state >> 33) % 100 < plan->inactive_percent)
             source->ids[i] = -1;
     }
+}
+
+/* The routes of a source in an exchange; where they are another one's, with weights of its own. */
+static void make_routes(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_source_tokens_t *source, int a)
+{
+    const afdep_scenario_t *s = x->scenario;
+    afdep_workload_routes(source, s, NULL, x->seed, plan->cached ? plan->routing : plan->number, a, plan->tokens[a]);
+    for (int i = 0; plan->cached && i < source->tokens * s->top_k; i++)
+        source->weights[i] *= 1 + (float)(plan->number % 5 + 1) / 8;
+    skip_choices(x, plan, source);
 }
 
 /* ---- Sources ----------------------------------------------------------------------------------------------- */
@@ -133,7 +144,7 @@ static void make_tokens(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
 {
     int source = x->rank - x->scenario->ffn_ranks;
     afdep_workload_source(&x->own, x->scenario, NULL, x->seed, plan->number, source, plan->tokens[source]);
-    skip_choices(x, plan, &x->own);
+    make_routes(x, plan, &x->own, source);
 }
 
 static void prepare_dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan)
@@ -144,7 +155,8 @@ static void prepare_dispatch(afdep_exchanger_t *x, const afdep_exchange_plan_t *
     d.tokens = x->own.tokens;
     d.bucket = plan->bucket;
     d.x = x->own.x;
-    d.ids = x->own.ids;
+    d.ids = plan->cached ? NULL : x->own.ids;
+    d.cached = plan->cached;
     d.weights = x->own.weights;
     d.x_scale = x->own.x_scale;
     if (d.x_scale && plan->strided_scales) {
@@ -240,10 +252,8 @@ static void poison_tensors(afdep_exchanger_t *x)
 static afdep_status_t check_received(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, const afdep_receive_t *r)
 {
     afdep_oracle_received_t want;
-    for (int a = 0; a < x->scenario->attention_ranks; a++) {
-        afdep_workload_routes(&x->sources[a], x->scenario, NULL, x->seed, plan->number, a, plan->tokens[a]);
-        skip_choices(x, plan, &x->sources[a]);
-    }
+    for (int a = 0; a < x->scenario->attention_ranks; a++)
+        make_routes(x, plan, &x->sources[a], a);
     if (afdep_oracle_received(&want, x->scenario, x->sources, x->rank) != 0)
         return AFDEP_ERR_MEMORY;
     int64_t wrong = afdep_oracle_check_received(&want, x->scenario, x->seed, plan->number, x->rank, r->rows,
@@ -259,6 +269,7 @@ static void prepare_receive(afdep_exchanger_t *x, const afdep_exchange_plan_t *p
     *r = (afdep_receive_t)AFDEP_RECEIVE_INIT;
     poison_tensors(x);
     r->bucket = plan->bucket;
+    r->cached = plan->cached;
     r->read_host_counts = plan->read_host_counts;
     if (plan->read_host_counts) {
         r->allocate = offer_tensors;

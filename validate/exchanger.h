@@ -22,6 +22,8 @@ typedef struct afdep_exchange_plan {
     int view;                /* collect asks for views */
     int strided_scales;      /* FP8: scales stand transposed, [H/128, T] */
     int null_row_source;     /* receive without row_source */
+    int cached;              /* the ids of exchange `routing` again, said to be so, with other weights */
+    uint64_t routing;
 } afdep_exchange_plan_t;
 
 typedef struct afdep_exchanger {

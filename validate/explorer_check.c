@@ -63,7 +63,7 @@ static afdep_status_t check_row(const afdep_explorer_t *e, const afdep_sim_messa
         (const afdep_row_tag_t *)(const void *)(h->fabric->base + m->offset + region.tag_offset);
     afdep_row_tag_t is;
     memcpy(&is, (const char *)m->data + region.tag_offset, sizeof(is));
-    if (was->mark != AFDEP_ROW_MARK)
+    if (afdep_row_age(was) >= 1u << 31)
         return AFDEP_OK; /* never written */
     uint32_t done = (uint32_t)finished_reading(h, region.reader);
     if ((int32_t)(done - was->exchange) < 0) {

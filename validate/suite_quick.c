@@ -16,20 +16,29 @@ typedef struct eager {
     /* Sets tokens for exchange n; NULL: `tokens` everywhere. */
     void (*shape)(afdep_rig_t *rig, int n);
     int whole_bucket; /* bucket is the capacity, whatever the tokens */
+    int repeat;       /* every exchange but each `repeat`-th has the ids of the one before, cached; 0: none */
 } eager_t;
 
 static void run_eager(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const eager_t *e = c->argument;
     afdep_rig_t rig;
+    if (e->repeat && v->backend && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "cached routing is not built for the CUDA backend");
+        return;
+    }
     if (afdep_rig_open(v, &e->rig, &rig, outcome) != 0)
         return;
     int exchanges = e->exchanges ? e->exchanges : 3;
     for (int n = 0; n < exchanges; n++) {
         afdep_rig_tokens(&rig, e->tokens);
         if (e->shape)
-            e->shape(&rig, n);
+            e->shape(&rig, e->repeat ? n / e->repeat : n);
         afdep_exchange_plan_t plan = afdep_rig_plain(&rig);
+        if (e->repeat) {
+            plan.cached = n % e->repeat != 0;
+            plan.routing = plan.number - (uint64_t)(n % e->repeat);
+        }
         if (e->whole_bucket)
             plan.bucket = rig.scenario.capacity;
         plan.inactive_percent = e->inactive_percent;
@@ -298,6 +307,10 @@ const afdep_case_t afdep_cases_quick[] = {
     { "fp8_combine_from_bucket_4", AFDEP_SUITE_QUICK,
       EAGER(.rig = { .fp8_combine = AFDEP_ON, .fp8_combine_min_bucket = 4, .hidden = 256, .sparse_combine = AFDEP_OFF },
             .shape = bucket_cycle, .exchanges = 7) },
+    { "cached_routing", AFDEP_SUITE_QUICK, EAGER(.shape = uneven, .repeat = 3, .exchanges = 9, .inactive_percent = 20) },
+    { "cached_routing_alignment", AFDEP_SUITE_QUICK,
+      EAGER(.rig = { .alignment = 8, .apply_weights = 1, .sparse_dispatch = AFDEP_OFF }, .shape = equal_sums, .repeat = 4,
+            .exchanges = 8, .read_host_counts = 1) },
     { "several_buffers", AFDEP_SUITE_QUICK, run_buffers, NULL, 0, NULL },
     { "two_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &two, 0, NULL },
     { "four_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &four, 0, NULL },

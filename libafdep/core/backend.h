@@ -22,6 +22,10 @@ typedef struct afdep_backend {
                                        afdep_stream_t stream);
     afdep_status_t (*elastic_combine)(void *state, const afdep_reply_t *reply, afdep_collect_t *collect,
                                       afdep_stream_t stream);
+    /* Completes a send-only dispatch; NULL where the backend has neither those nor cached routing. */
+    afdep_status_t (*complete)(void *state);
+    /* Reads the load statistics, from any thread; NULL where the backend keeps none. */
+    void (*load)(const void *state, afdep_load_t *load);
     afdep_status_t (*error)(void *state);
     uint64_t (*exchanges)(const void *state);
     const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */

@@ -126,6 +126,9 @@ afdep_status_t afdep_host_check_collect(afdep_host_t *h, const afdep_collect_t *
 {
     if (stream)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: stream is not NULL on the host backend", h->call_name);
+    afdep_status_t status = afdep_host_check_complete(h);
+    if (status != AFDEP_OK)
+        return status;
     if (h->finished == h->started)
         return afdep_fail(AFDEP_ERR_ORDER, "%s: no dispatch is uncollected; exchange %llu was the last", h->call_name,
                           (unsigned long long)h->finished);

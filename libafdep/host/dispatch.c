@@ -117,6 +117,7 @@ static void build_row(const afdep_host_t *h, unsigned char *row, int token)
             memcpy(row + f->scale_offset + 4 * b,
                    d->x_scale + token * d->x_scale_token_stride + (int64_t)b * d->x_scale_block_stride, 4);
     afdep_row_tag_t tag = afdep_row_tag(h->exchange, (uint32_t)token, h->rank);
+    tag.mark += (uint32_t)(h->exchange - h->plane->routing);
     memcpy(row + f->tag_offset, &tag, sizeof(tag));
     memcpy(row + f->ids_offset, h->plane->ids + (size_t)token * k, 4 * k);
     memcpy(row + f->weights_offset, d->weights + (size_t)token * k, 4 * k);
@@ -372,13 +373,20 @@ afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_disp
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: 0 to bucket, %d, is wanted", h->call_name, d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x ? "x" : !d->ids && !d->cached ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL with %d tokens", h->call_name, missing, d->tokens);
     if (h->started - h->finished >= (uint64_t)s->in_flight)
         return afdep_fail(AFDEP_ERR_ORDER, "%s: exchange %llu is not %s yet, and in_flight is %d", h->call_name,
                           (unsigned long long)h->finished + 1, h->worker ? "combined" : "collected", s->in_flight);
-    return AFDEP_OK;
+    afdep_status_t status = afdep_host_check_complete(h);
+    if (status == AFDEP_OK && d->cached)
+        status = afdep_host_check_cached(h, d->bucket);
+    const afdep_plane_t *p = &h->planes[afdep_plane_index(s, h->started + 1)];
+    if (status == AFDEP_OK && d->cached && d->tokens != p->tokens)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: cached is set, and there were %d of these ids", h->call_name,
+                          d->tokens, p->tokens);
+    return status;
 }
 
 /* The end of the call: the exchange is under way, also where a choice was invalid. */
@@ -423,7 +431,14 @@ void afdep_host_start_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch
     h->plane->tokens = dispatch->tokens;
     h->gate = h->entered = 0;
     h->bad_route.found = 0;
-    plan(h, dispatch);
+    h->cached = dispatch->cached;
+    if (h->cached) {
+        memset(h->plane->placed, 0, (size_t)h->targets * h->combine_channels * sizeof(*h->plane->placed));
+    } else {
+        h->plane->routing = h->exchange;
+        plan(h, dispatch);
+    }
+    afdep_host_count_sent(h);
 #ifdef AFDEP_PLANT
     h->plane->served_before = h->plane->served;
     h->plane->served = 0;

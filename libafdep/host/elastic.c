@@ -85,6 +85,9 @@ afdep_status_t afdep_host_begin_elastic_dispatch(afdep_host_t *h, const afdep_di
     if (status == AFDEP_OK && dispatch->bucket != receive->bucket)
         status = afdep_fail(AFDEP_ERR_ARGUMENT, "elastic_dispatch: bucket is %d in dispatch and %d in receive",
                             dispatch->bucket, receive->bucket);
+    if (status == AFDEP_OK && dispatch->cached != receive->cached)
+        status = afdep_fail(AFDEP_ERR_ARGUMENT, "elastic_dispatch: cached is %d in dispatch and %d in receive",
+                            dispatch->cached, receive->cached);
     if (status != AFDEP_OK)
         return status;
     if (again) {

@@ -173,9 +173,14 @@ static afdep_status_t forward_row(afdep_host_t *h, afdep_actor_t *actor, int sou
     if (!afdep_tag_is(tag, h->exchange, token, rank) ||
         afdep_channel_of(s, source, (int)token) != channel)
         return bad_row(h, actor, rank, position, tag);
-    if (actor->j == 0 &&
-        !record(h, slot, token, (const int32_t *)(const void *)(row + h->layout->row.ids_offset)))
+    if (actor->j == 0 && h->cached) {
+        afdep_status_t status = afdep_host_check_recorded(h, actor, slot, rank, tag);
+        if (status != AFDEP_OK)
+            return status;
+    } else if (actor->j == 0 &&
+               !record(h, slot, token, (const int32_t *)(const void *)(row + h->layout->row.ids_offset))) {
         return bad_row(h, actor, rank, position, tag);
+    }
     for (; actor->j < p->record_count[slot]; actor->j++) {
         afdep_status_t status = hand_on(h, rails[actor->j], source, token, slot, row);
         if (status != AFDEP_OK)

@@ -58,8 +58,11 @@ afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afd
         return afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for the host backend", rank);
     set_identity(h, settings, rank);
     h->ops = afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL);
-    afdep_status_t status = afdep_host_planes_open(h);
+    h->load = afdep_load_create(&settings->shape);
+    afdep_status_t status = h->load ? afdep_host_planes_open(h)
+                                    : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for load statistics", rank);
     if (status != AFDEP_OK) {
+        free(h->load);
         free(h);
         return status;
     }
@@ -72,8 +75,9 @@ void afdep_host_restart(afdep_host_t *h)
     afdep_host_planes_restart(h);
     h->started = h->finished = h->read_rail = h->read_rows = h->opened_at;
     h->receive_stage = AFDEP_RECEIVE_IDLE;
-    h->actor_count = 0;
+    h->actor_count = h->incomplete = 0;
     h->poison = AFDEP_OK;
+    afdep_load_restart(h->load);
 }
 
 void afdep_host_destroy(afdep_host_t *h)
@@ -81,6 +85,7 @@ void afdep_host_destroy(afdep_host_t *h)
     if (!h)
         return;
     afdep_host_planes_close(h);
+    free(h->load);
     free(h);
 }
 
@@ -228,7 +233,21 @@ static afdep_status_t run_begun(afdep_host_t *h, afdep_status_t begun)
 
 static afdep_status_t host_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream)
 {
-    return run_begun(state, afdep_host_begin_dispatch(state, dispatch, stream));
+    afdep_status_t status = afdep_host_begin_dispatch(state, dispatch, stream);
+    if (status == AFDEP_OK && dispatch->send_only)
+        return afdep_host_send(state); /* copies rows, computes nothing */
+    return run_begun(state, status);
+}
+
+static afdep_status_t host_complete(void *state)
+{
+    return afdep_host_complete(state);
+}
+
+static void host_load(const void *state, afdep_load_t *out)
+{
+    const afdep_host_t *h = state;
+    afdep_load_read(h->load, out);
 }
 
 static afdep_status_t host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream)
@@ -268,6 +287,8 @@ const afdep_backend_t afdep_backend_host = {
     .collect = host_collect,
     .elastic_dispatch = host_elastic_dispatch,
     .elastic_combine = host_elastic_combine,
+    .complete = host_complete,
+    .load = host_load,
     .error = host_error,
     .exchanges = host_exchanges,
     .counters = host_counters,

@@ -29,6 +29,7 @@
 #include "core/backend.h"
 #include "core/config.h"
 #include "fabric/fabric.h"
+#include "host/load.h"
 #include "numerics/numerics.h"
 #include "protocol/channel.h"
 #include "protocol/layout.h"
@@ -79,6 +80,7 @@ typedef struct afdep_plane {
     uint64_t peer_worker, peer_forwarder, peer_source; /* the same in the segment of a rank with that duty */
     int32_t bucket;
     int32_t tokens; /* source: T */
+    uint64_t routing; /* the exchange whose ids and arrivals stand here; 0: none's yet */
 #ifdef AFDEP_PLANT
     uint64_t served, served_before; /* bits: targets that got rows in this exchange, and in the one before */
 #endif
@@ -122,6 +124,7 @@ typedef struct afdep_plane {
     uint32_t arrival_count;
     int32_t *positions;     /* [A * capacity * min(K, E over the workers)]: rows of each arrival, in slot order */
     float *weights;         /* the same */
+    uint8_t *choices;       /* the same: the slot of the token's choice */
     int32_t *counts, *ends; /* [experts of this rank] */
     int64_t row_count;
 } afdep_plane_t;
@@ -157,6 +160,8 @@ struct afdep_host {
     int entered;            /* dispatch: the entry barrier is passed */
     int gate;               /* dispatch: the planes of the peers may be overwritten; reply: the partials are there */
     int reply_summed;       /* reply: this rank's own partials are written */
+    int cached;             /* dispatch, receive: the plane's routing is used again */
+    int incomplete;         /* a send-only dispatch is under way between calls */
     uint16_t *leaving;      /* [H] FFN with FP8 combine: a sum before it is packed */
     afdep_receive_stage_t receive_stage;
     afdep_dispatch_t dispatch;
@@ -168,6 +173,8 @@ struct afdep_host {
     } bad_route; /* dispatch: the first invalid choice */
     afdep_actor_t *actors; /* [actor_limit] */
     int actor_count, actor_limit;
+
+    afdep_load_counts_t *load;
 
     /* The first fatal error. */
     afdep_status_t poison;
@@ -183,6 +190,9 @@ afdep_actor_t *afdep_host_add(afdep_host_t *h, afdep_step_fn step, const char *d
 /* Steps the actors of the call under way until it has its status and everything issued is on its way. A fatal error
    poisons the buffer and tells the peers. */
 afdep_status_t afdep_host_run(afdep_host_t *h);
+
+/* Steps the actors for as long as something moves, without waiting. AFDEP_OK, or the error that poisoned the buffer. */
+afdep_status_t afdep_host_advance(afdep_host_t *h);
 
 /* Steps one actor, and ends the call when it was the last: AFDEP_OK (moved), AFDEP_AGAIN (waits), AFDEP_DONE (the call is
    over; *result is its status). For whoever schedules actors by itself. */
@@ -282,6 +292,24 @@ void afdep_host_add_reply_forward(afdep_host_t *h);
 const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);
 const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint32_t token, int *count);
 
+/* receive.c: the row of an arrival as it stands in this rank's segment, and the count word of the direct source actor->i. */
+unsigned char *afdep_host_arrival_row(const afdep_host_t *h, const afdep_arrival_t *arrival);
+afdep_status_t afdep_host_read_count(afdep_host_t *h, afdep_actor_t *actor, uint64_t *word);
+
+/* cached.c: whether the next exchange may use its plane's routing again; the recorded arrivals, once all rows have come
+   (AFDEP_DONE); the record of a row that is forwarded again. */
+afdep_status_t afdep_host_check_cached(const afdep_host_t *h, int32_t bucket);
+afdep_status_t afdep_host_relist(afdep_host_t *h, afdep_actor_t *actor);
+afdep_status_t afdep_host_check_recorded(const afdep_host_t *h, const afdep_actor_t *actor, uint64_t slot, int rank,
+                                         const afdep_row_tag_t *tag);
+
+/* engine.c: adds the exchange under way to the load statistics; starts a dispatch without waiting, and completes it. */
+void afdep_host_count_sent(afdep_host_t *h);
+void afdep_host_count_received(afdep_host_t *h);
+afdep_status_t afdep_host_check_complete(const afdep_host_t *h);
+afdep_status_t afdep_host_send(afdep_host_t *h);
+afdep_status_t afdep_host_complete(afdep_host_t *h);
+
 /* ---- Small things several duties need ------------------------------------------------------------------------ */
 
 /* The plane of an exchange. */
@@ -314,7 +342,7 @@ static inline afdep_row_tag_t *afdep_tag_at(unsigned char *row, uint32_t tag_off
 
 static inline int afdep_tag_is(const afdep_row_tag_t *tag, uint64_t exchange, uint32_t token, int source)
 {
-    return tag->mark == AFDEP_ROW_MARK && tag->exchange == (uint32_t)exchange && tag->token == token &&
+    return afdep_row_age(tag) < 1u << 31 && tag->exchange == (uint32_t)exchange && tag->token == token &&
            tag->source == (uint32_t)source;
 }
 

@@ -101,6 +101,7 @@ static void carve_worker(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s)
     p->arrivals = carve(c, tokens, sizeof(*p->arrivals));
     p->positions = carve(c, tokens * k, sizeof(*p->positions));
     p->weights = carve(c, tokens * k, sizeof(*p->weights));
+    p->choices = carve(c, tokens * k, sizeof(*p->choices));
     p->counts = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->counts));
     p->ends = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->ends));
 }
@@ -274,8 +275,10 @@ void afdep_host_planes_restart(afdep_host_t *h)
     memset(h->arena, 0, h->arena_bytes);
     carver_t cut = { h->arena, 0 };
     (void)carve_all(h, &cut, h->settings, h->rank); /* to the same places */
-    for (int g = 0; g < h->shape->in_flight; g++)
+    for (int g = 0; g < h->shape->in_flight; g++) {
+        h->planes[g].routing = 0;
         start_copies(h, g);
+    }
 }
 
 void afdep_host_planes_close(afdep_host_t *h)

@@ -58,6 +58,7 @@ static int add_arrival(afdep_host_t *h, const unsigned char *row, uint32_t token
             return 0; /* an expert twice: more rows than the arrays hold */
         p->positions[*rows] = local; /* the expert for now; its row once the prefix sums are known */
         p->weights[*rows] = weights[k];
+        p->choices[*rows] = (uint8_t)k;
         p->counts[local]++;
         arrival->rows++;
         ++*rows;
@@ -131,21 +132,34 @@ static afdep_status_t list_domain(afdep_host_t *h, const afdep_actor_t *actor, u
     return AFDEP_OK;
 }
 
+afdep_status_t afdep_host_read_count(afdep_host_t *h, afdep_actor_t *actor, uint64_t *out)
+{
+    const afdep_shape_t *s = h->shape;
+    const afdep_plane_t *p = h->plane;
+    uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, actor->i));
+    afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
+    int rank = s->ffn_ranks + actor->i;
+    if (state == AFDEP_WORD_WAIT)
+        return afdep_host_wait(actor, rank, "the count word");
+    if (state == AFDEP_WORD_BROKEN)
+        return afdep_host_broken(h, actor, rank, "the count word", word);
+    if (afdep_word_low(word) > (uint32_t)p->bucket)
+        return afdep_host_beyond_bucket(h, actor, rank, "a row count of", afdep_word_low(word));
+    *out = word;
+    return AFDEP_OK;
+}
+
 /* Direct: source after source, as their count words come (actor->i: the next). */
 static afdep_status_t list_direct(afdep_host_t *h, afdep_actor_t *actor, uint32_t *rows)
 {
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     for (; actor->i < s->attention_ranks; actor->i++) {
-        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, actor->i));
-        afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
+        uint64_t word;
         int rank = s->ffn_ranks + actor->i;
-        if (state == AFDEP_WORD_WAIT)
-            return afdep_host_wait(actor, rank, "the count word");
-        if (state == AFDEP_WORD_BROKEN)
-            return afdep_host_broken(h, actor, rank, "the count word", word);
-        if (afdep_word_low(word) > (uint32_t)p->bucket)
-            return afdep_host_beyond_bucket(h, actor, rank, "a row count of", afdep_word_low(word));
+        afdep_status_t status = afdep_host_read_count(h, actor, &word);
+        if (status != AFDEP_OK)
+            return status;
         int64_t last = -1;
         for (uint32_t position = 0; position < afdep_word_low(word); position++) {
             unsigned char *row = afdep_host_own(h, p->base + afdep_at_direct_row(h->at_worker, h->layout, s, actor->i,
@@ -245,18 +259,20 @@ static afdep_status_t settle_tensors(afdep_host_t *h)
     return AFDEP_OK;
 }
 
+unsigned char *afdep_host_arrival_row(const afdep_host_t *h, const afdep_arrival_t *arrival)
+{
+    if (h->shape->protocol != AFDEP_PROTOCOL_DIRECT)
+        return row_of(h, arrival->source_domain, arrival->rail, arrival->token);
+    return afdep_host_own(h, h->plane->base + afdep_at_direct_row(h->at_worker, h->layout, h->shape,
+                                                                  arrival->source_domain, arrival->rail));
+}
+
 static void place_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
 {
     const afdep_plane_t *p = h->plane;
     const afdep_row_format_t *f = &h->layout->row;
     afdep_receive_t *r = h->receive;
-    const afdep_shape_t *s = h->shape;
-    unsigned char *row;
-    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
-        row = afdep_host_own(h, p->base + afdep_at_direct_row(h->at_worker, h->layout, s, arrival->source_domain,
-                                                              arrival->rail));
-    else
-        row = row_of(h, arrival->source_domain, arrival->rail, arrival->token);
+    unsigned char *row = afdep_host_arrival_row(h, arrival);
     void *copies[32];
     for (uint32_t k = 0; k < arrival->rows; k++) {
         int32_t to = p->positions[arrival->first + k];
@@ -342,7 +358,18 @@ static afdep_status_t place_step(afdep_host_t *h, afdep_actor_t *actor)
 /* receive: joins, lists, counts; then becomes place. */
 static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
 {
-    afdep_status_t status;
+    afdep_status_t status = AFDEP_DONE;
+    if (h->cached) {
+        if (h->shape->protocol != AFDEP_PROTOCOL_DIRECT)
+            status = afdep_host_forward_joined(h, actor);
+        if (status == AFDEP_DONE)
+            status = afdep_host_relist(h, actor);
+        if (status != AFDEP_DONE)
+            return status;
+        h->receive_stage = AFDEP_RECEIVE_PLACE;
+        afdep_host_count_received(h);
+        return AFDEP_DONE;
+    }
     if (h->shape->protocol == AFDEP_PROTOCOL_DIRECT) {
         status = list_direct(h, actor, &actor->rows);
         if (status != AFDEP_DONE)
@@ -355,6 +382,7 @@ static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
             return status;
     }
     assign_rows(h, actor->rows);
+    afdep_host_count_received(h);
     h->receive_stage = AFDEP_RECEIVE_PLACE;
     return AFDEP_DONE;
 }
@@ -389,6 +417,8 @@ afdep_status_t afdep_host_check_receive(const afdep_host_t *h, const afdep_recei
     if ((uintptr_t)r->rows % 16 != 0)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: rows is %p: a multiple of 16 is wanted", h->call_name,
                           r->rows);
+    if (r->cached && h->receive_stage == AFDEP_RECEIVE_IDLE)
+        return afdep_host_check_cached(h, r->bucket);
     return AFDEP_OK;
 }
 
@@ -418,8 +448,12 @@ void afdep_host_start_receive(afdep_host_t *h, afdep_receive_t *receive)
     h->receive = receive;
     h->receive_stage = AFDEP_RECEIVE_JOIN;
     p->bucket = receive->bucket;
-    p->arrival_count = 0;
-    memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
+    h->cached = receive->cached;
+    if (!h->cached) {
+        p->routing = h->exchange;
+        p->arrival_count = 0;
+        memset(p->counts, 0, (size_t)h->shape->experts_per_rank * sizeof(*p->counts));
+    }
     if (h->forwarder && !h->source) /* a source has begun that in its dispatch */
         afdep_host_add_forward(h);
     afdep_host_add(h, receive_step, "receive", -1);

@@ -272,6 +272,24 @@ afdep_status_t afdep_host_run(afdep_host_t *h)
     }
 }
 
+afdep_status_t afdep_host_advance(afdep_host_t *h)
+{
+    int flushed = 0;
+    for (int moved = 1; moved;) {
+        moved = 0;
+        h->fabric->issued = 0;
+        afdep_status_t status = h->fabric->ops->progress(h->fabric);
+        if (status == AFDEP_OK)
+            status = step_all(h, &moved);
+        moved |= h->fabric->issued;
+        if (status == AFDEP_OK)
+            status = flush(h, &flushed);
+        if (status < 0)
+            return fail_run(h, status);
+    }
+    return AFDEP_OK;
+}
+
 afdep_status_t afdep_host_step(afdep_host_t *h, int index, afdep_status_t *result)
 {
     afdep_status_t status = AFDEP_DONE;

@@ -21,10 +21,17 @@ typedef struct afdep_row_tag {
     uint32_t exchange;
     uint32_t token;
     uint32_t source; /* rank */
-    uint32_t mark;   /* AFDEP_ROW_MARK: fresh memory is no row of exchange 0 (or 2^32), token 0 of rank 0 */
+    uint32_t mark;   /* AFDEP_ROW_MARK and, of dispatched rows, the age of their ids in exchanges: cached routing is not
+                        taken for another's. Fresh memory is no row of exchange 0 (or 2^32), token 0 of rank 0 */
 } afdep_row_tag_t;
 
 #define AFDEP_ROW_MARK 0x726F7761u
+
+/* 2^31 and more: not a row's mark. */
+AFDEP_HD uint32_t afdep_row_age(const afdep_row_tag_t *tag)
+{
+    return tag->mark - AFDEP_ROW_MARK;
+}
 
 AFDEP_HD afdep_row_tag_t afdep_row_tag(uint64_t exchange, uint32_t token, int source)
 {

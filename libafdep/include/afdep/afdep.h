@@ -209,6 +209,26 @@ typedef struct afdep_counters {
 /* Local. Fills `counters` (struct_size set) for `peer`, 0 .. size-1. Errors: ARGUMENT. */
 AFDEP_EXPORT afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afdep_counters_t *counters);
 
+/*
+ * Load statistics of this rank since the buffer opened. An Attention rank counts its own tokens as it dispatches them, an
+ * FFN rank those that it receives, each for its own experts.
+ */
+typedef struct afdep_load {
+    size_t struct_size;
+    uint64_t exchanges;      /* out: exchanges counted */
+    uint64_t *expert_tokens; /* in: room for [E], or NULL; gets the tokens of every expert (times chosen) */
+    uint64_t *source_tokens; /* in: room for [A], or NULL; gets the tokens of every Attention rank, in rank order */
+} afdep_load_t;
+
+#define AFDEP_LOAD_INIT { sizeof(afdep_load_t), 0, 0, 0 }
+
+/*
+ * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread is
+ * in a role call, which does not wait for it: what is read is as some exchange left it, never a part of one.
+ * Errors: ARGUMENT, UNSUPPORTED (a backend that keeps none).
+ */
+AFDEP_EXPORT afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load);
+
 /* ---- Attention ranks ----------------------------------------------------------------------------------------- */
 
 typedef struct afdep_dispatch {
@@ -221,9 +241,14 @@ typedef struct afdep_dispatch {
     int64_t x_scale_block_stride; /* elements between blocks; 0: 1 */
     const int32_t *ids;    /* [T, K]: expert ids, unique in a token, or -1 */
     const float *weights;  /* [T, K] */
+    int32_t cached;        /* 1: the ids are those of the exchange `in_flight` before (the one before, as a rule): `ids` is
+                              not read and nothing is planned or counted anew; x, x_scale and weights are new. tokens and
+                              bucket are the same, and every FFN rank receives with `cached` too */
+    int32_t send_only;     /* 1: sends what can be sent without waiting, and returns; afdep_source_dispatch_complete() has
+                              to follow, and x, x_scale, weights stay unchanged until then */
 } afdep_dispatch_t;
 
-#define AFDEP_DISPATCH_INIT { sizeof(afdep_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define AFDEP_DISPATCH_INIT { sizeof(afdep_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Attention rank. Sends this rank's tokens to the FFN ranks that own their experts. Waits only for the witnesses of
@@ -231,10 +256,18 @@ typedef struct afdep_dispatch {
  * domains send, and so waits for their dispatch. At most `in_flight` dispatches may be without their collect.
  * Returns ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and
  * is collected as usual; afdep_last_error() names token and slot.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER, UNSUPPORTED (cached or send_only on a backend without them). Fatal:
+ * TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
                                                   afdep_stream_t stream);
+
+/*
+ * Attention rank. Completes a send-only dispatch: waits for the witnesses that it still needs, sends the rest, and returns
+ * what the dispatch would have returned (ROUTE included). OK at once where none is under way. Until it was called the
+ * buffer takes no other role call (ORDER). Fatal errors as for the dispatch.
+ */
+AFDEP_EXPORT afdep_status_t afdep_source_dispatch_complete(afdep_buffer_t *buffer);
 
 typedef struct afdep_collect {
     size_t struct_size;
@@ -286,9 +319,12 @@ typedef struct afdep_receive {
     /* out */
     int64_t row_count;        /* R: the sum of the aligned per-expert counts, so padding is included */
     afdep_receipt_t receipt;
+    int32_t cached;           /* in: 1 where every source dispatches with `cached`: rows, ends and counts stand as in the
+                                 exchange `in_flight` before, without being counted; another routing is PROTOCOL */
+    int32_t reserved;         /* 0 */
 } afdep_receive_t;
 
-#define AFDEP_RECEIVE_INIT { sizeof(afdep_receive_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } } }
+#define AFDEP_RECEIVE_INIT { sizeof(afdep_receive_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } }, 0, 0 }
 
 /*
  * FFN rank. Receives the rows of the next exchange: expert-major, inside an expert by source rank, then token. On an
