@@ -2,7 +2,7 @@
 /*
  * afdep-bench: the round trip of an exchange, measured and checked, for each token count of a scenario. The parts:
  * bench_plan (command line), bench_rank (tensors), bench_path (the library or a baseline), bench_measure (the timed
- * loop), bench_check (checked exchanges), bench_print and bench_record (what comes of it).
+ * loop), bench_overlap (micro-batches), bench_check (checked exchanges), bench_print and bench_record (what comes of it).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -94,6 +94,8 @@ static void add_output(afdep_bench_rank_t *rank, output_t *output, const afdep_b
     if (rank->world->rank != 0)
         return;
     afdep_bench_print_cell(cell, output->memcpy_gbs);
+    if (rank->plan->microbatches > 0)
+        afdep_bench_print_overlap(rank->plan, cell);
     if (output->record && afdep_bench_record_add(output->record, rank, cell) != 0)
         afdep_bench_fatal(rank, "record", "no memory");
     save(rank, output);
@@ -107,6 +109,8 @@ static int64_t run_cell(afdep_bench_rank_t *rank, output_t *output, int tokens, 
     afdep_bench_cell_t cell = { .tokens = tokens, .checked = plan->check };
     int64_t wrong = afdep_bench_check(rank, tokens, 0, exchanges, 0, plan->dump);
     afdep_bench_measure(rank, &cell, reservoir);
+    if (plan->microbatches > 0)
+        afdep_bench_overlap(rank, tokens, &cell.overlap);
     if (plan->check)
         wrong += afdep_bench_check(rank, tokens, exchanges, exchanges, rank->info.source_view, NULL);
     cell.mismatches = total_of(rank, wrong);

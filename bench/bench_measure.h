@@ -5,7 +5,7 @@
 #ifndef AFDEP_BENCH_MEASURE_H
 #define AFDEP_BENCH_MEASURE_H
 
-#include "bench/bench_rank.h"
+#include "bench/bench_overlap.h"
 #include "bench/bench_stats.h"
 
 /* Per exchange, at the busiest FFN rank (or rank: see below): received in dispatch and sent in combine. */
@@ -25,6 +25,7 @@ typedef struct afdep_bench_cell {
     int samples;
     afdep_bench_counts_t counts;
     double memory_bytes; /* of an FFN rank: segment, bookkeeping, receive and reply tensors of this bucket */
+    afdep_bench_overlap_t overlap; /* where the plan has micro-batches */
     int64_t mismatches;
     int checked; /* 0: --check off */
 } afdep_bench_cell_t;

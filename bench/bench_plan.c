@@ -83,6 +83,10 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "each Attention rank's own token count: one line, in place of --tokens", &w->tokens_per_source_given },
         { "in-flight", AFDEP_OPTION_INT, &plan->in_flight, 1, AFDEP_BENCH_IN_FLIGHT_MAX, 0, "N",
           "dispatches outstanding at once; times are per exchange of a pipelined N (default 1)", 0 },
+        { "microbatches", AFDEP_OPTION_INT, &plan->microbatches, 2, 10000, 0, "N",
+          "also time N micro-batches one after another over one buffer, and as ping-pong over two, with --expert-us", 0 },
+        { "expert-us", AFDEP_OPTION_INT, &plan->expert_us, 1, INT_MOST, 0, "X",
+          "microseconds that an FFN rank's experts take for a micro-batch, beside its communication", 0 },
         { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE",
           "faults to inject (afdep-fault/1): exchanges run late, or end in an error that names what is missing", 0 },
         { "dump", AFDEP_OPTION_STRING, &plan->dump, 0, 0, 0, "DIR",
@@ -110,6 +114,15 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
         return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
     if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
         return afdep_why(why, why_size, "--protocol: nccl-p2p: the NCCL baseline is not built yet");
+    if ((plan->microbatches > 0) != (plan->expert_us > 0))
+        return afdep_why(why, why_size, "--%s: is needed with --%s", plan->microbatches > 0 ? "expert-us" : "microbatches",
+                         plan->microbatches > 0 ? "microbatches" : "expert-us");
+    if (plan->microbatches > 0 && (plan->common.backend == 1 || plan->protocol == AFDEP_BENCH_ALLTOALLV))
+        return afdep_why(why, why_size, "--microbatches: %d: only the library on the host backend has them",
+                         plan->microbatches);
+    if (plan->microbatches > 0 && plan->in_flight > 1)
+        return afdep_why(why, why_size, "--microbatches: %d: stands in place of --in-flight, not beside it",
+                         plan->microbatches);
     if (plan->protocol != AFDEP_BENCH_ALLTOALLV)
         return 0;
     for (int i = 0; i < 3; i++)

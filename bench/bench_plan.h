@@ -38,6 +38,7 @@ typedef struct afdep_bench_plan {
     int budget_ms;
     int warmup;
     int in_flight;
+    int microbatches, expert_us;  /* of the overlap measurement; 0 micro-batches: none is made */
     const int *tokens_per_source; /* [A], or NULL: every source has the cell's token count */
     const char *dump;             /* folder, or NULL */
     afdep_trace_t *trace;         /* of trace routing, else NULL */

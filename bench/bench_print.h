@@ -17,5 +17,6 @@ double afdep_bench_memcpy_rate(void);
 
 void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t *arm, double memcpy_gbs);
 void afdep_bench_print_cell(const afdep_bench_cell_t *cell, double memcpy_gbs);
+void afdep_bench_print_overlap(const afdep_bench_plan_t *plan, const afdep_bench_cell_t *cell);
 
 #endif

@@ -166,6 +166,8 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
     if (!rank->align)
         afdep_bench_fatal(rank, "open", why);
     afdep_status_t status = rank->ops->open(world, plan, choose_fabric(rank), bucket, &rank->path);
+    if (status == AFDEP_OK && plan->microbatches > 0)
+        status = rank->ops->open(world, plan, choose_fabric(rank), bucket, &rank->second);
     if (status != AFDEP_OK) {
         afdep_align_close(rank->align);
         return refused(rank, status);
@@ -179,6 +181,8 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
 void afdep_bench_rank_close(afdep_bench_rank_t *rank)
 {
     afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
+    if (rank->second)
+        afdep_bench_must(rank, rank->ops->close(rank->second), "close");
     afdep_bench_must(rank, rank->ops->close(rank->path), "close");
     afdep_align_close(rank->align);
     free_tensors(rank);

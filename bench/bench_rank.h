@@ -16,6 +16,7 @@ typedef struct afdep_bench_rank {
     afdep_world_t *world;
     const afdep_bench_path_ops_t *ops;
     afdep_bench_path_t *path;
+    afdep_bench_path_t *second; /* for micro-batches, else NULL */
     afdep_bench_path_info_t info;
     afdep_align_t *align;
     int source;  /* Attention index (symmetric: the rank), or -1 at FFN ranks */

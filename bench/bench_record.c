@@ -61,6 +61,14 @@ static int add_signals_by_rank(cJSON *object, const afdep_bench_counts_t *counts
     return done;
 }
 
+static int add_overlap(cJSON *object, const afdep_bench_plan_t *plan, const afdep_bench_overlap_t *overlap)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "overlap");
+    return o && add(o, "microbatches", plan->microbatches) && add(o, "expert_us", plan->expert_us) &&
+           add(o, "communication_us", overlap->communication_us) && add(o, "serial_us", overlap->serial_us) &&
+           add(o, "ping_pong_us", overlap->ping_pong_us) && add(o, "hidden_pct", overlap->hidden_pct);
+}
+
 int afdep_bench_record_add(cJSON *record, const afdep_bench_rank_t *rank, const afdep_bench_cell_t *cell)
 {
     cJSON *object = cJSON_CreateObject();
@@ -81,6 +89,8 @@ int afdep_bench_record_add(cJSON *record, const afdep_bench_rank_t *rank, const 
     }
     if (done && rank->plan->in_flight > 1)
         done = add(object, "in_flight", rank->plan->in_flight);
+    if (done && rank->plan->microbatches > 0)
+        done = add_overlap(object, rank->plan, &cell->overlap);
     if (done && cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(record, "cells"), object))
         return 0;
     cJSON_Delete(object);
