@@ -10,6 +10,7 @@ die() {
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
+have_numpy() { /usr/bin/python3 -c 'import numpy' 2>/dev/null; }
 have_module() { pkg-config --exists "$1" 2>/dev/null; }
 
 # need PACKAGE PROBE...: remembers PACKAGE as missing when the probe fails. Names are those of Debian 12 and Ubuntu 24.04.
