@@ -45,7 +45,7 @@ static const char *refused(afdep_status_t got, afdep_status_t status, const char
 /* ---- Cached routing ------------------------------------------------------------------------------------------ */
 
 typedef struct cached_case {
-    int ffn, attention, per_domain, in_flight, fp8_combine;
+    int ffn, attention, per_domain, in_flight, fp8_combine, mixed;
 } cached_case_t;
 
 #define ROUNDS 8
@@ -64,6 +64,7 @@ static const char *cached_rank(const afdep_group_t *group, void *context)
     int tokens[4][16], g = c->in_flight;
     config.in_flight = g;
     config.fp8_combine = c->fp8_combine ? AFDEP_ON : AFDEP_OFF;
+    config.flags = c->mixed ? AFDEP_FLAG_MIXED_HYBRID : 0;
     config.timeout_ms = 20000;
     MUST(afdep_buffer_open(group, &config, &buffer));
     for (int i = 0; i < g; i++)
@@ -91,7 +92,8 @@ static const char *cached_rank(const afdep_group_t *group, void *context)
 
 static void test_cached_routing(void **state)
 {
-    static cached_case_t cases[] = { { 2, 3, 5, 1, 0 }, { 1, 2, 3, 2, 0 }, { 2, 4, 2, 1, 0 }, { 4, 4, 2, 2, 1 } };
+    static cached_case_t cases[] = { { 2, 3, 5, 1, 0, 0 }, { 1, 2, 3, 2, 0, 0 }, { 2, 4, 2, 1, 0, 0 },
+                                    { 4, 4, 2, 2, 1, 0 }, { 2, 4, 3, 2, 0, 0 }, { 2, 4, 3, 1, 0, 1 } };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         run(cases[i].ffn + cases[i].attention, cached_rank, &cases[i]);
