@@ -85,7 +85,6 @@ static void plan(afdep_host_t *h, const afdep_dispatch_t *d)
         int count = take_token(h, d->ids + at, i, p->ids + at, targets);
         int channel = s->protocol == AFDEP_PROTOCOL_DIRECT ? 0 : afdep_channel_of(s, h->source_domain, i);
         p->target_count[i] = (uint8_t)count;
-        p->staged[i] = 0;
         for (int j = 0; j < count; j++)
             p->sent[afdep_combine_index(h, targets[j], channel)]++;
     }
@@ -432,6 +431,7 @@ void afdep_host_start_dispatch(afdep_host_t *h, const afdep_dispatch_t *dispatch
     h->gate = h->entered = 0;
     h->bad_route.found = 0;
     h->cached = dispatch->cached;
+    memset(h->plane->staged, 0, (size_t)dispatch->tokens);
     if (h->cached) {
         memset(h->plane->placed, 0, (size_t)h->targets * h->combine_channels * sizeof(*h->plane->placed));
     } else {
