@@ -120,7 +120,7 @@ static afdep_scenario_t child_scenario(int ffn, int attention, int per_domain)
     s.ffn_ranks = ffn;
     s.attention_ranks = attention;
     s.ranks_per_domain = per_domain;
-    s.num_experts = 4 * ffn;
+    s.num_experts = 4 * afdep_scenario_workers(&s);
     s.top_k = 2;
     s.hidden = 256;
     s.dtype = AFDEP_DTYPE_FP8;

@@ -19,7 +19,7 @@ typedef enum expect {
 } expect_t;
 
 /* Who acts; ranks depend on the scenario. */
-typedef enum actor { ANYBODY, FIRST_SOURCE, FIRST_WORKER } actor_t;
+typedef enum actor { ANYBODY, FIRST_SOURCE, FIRST_WORKER, FIRST_WITNESS /* the first rank that sends any */ } actor_t;
 
 /* Which bit a corruption flips. */
 typedef enum spot { BIT_AS_GIVEN, BIT_OF_ROW_TAG } spot_t;
@@ -60,10 +60,13 @@ static int tag_bit(const fault_case_t *f, const afdep_rig_t *rig)
 static afdep_fault_t rule_for(const fault_case_t *f, const afdep_validation_t *v, const afdep_rig_t *rig)
 {
     afdep_fault_t rule = f->rule;
-    if (f->who != ANYBODY)
-        rule.rank = f->who == FIRST_WORKER ? 0 : v->scenario->ffn_ranks;
+    int source = v->scenario->ffn_ranks;
+    if (f->who == FIRST_WITNESS)
+        rule.rank = afdep_scenario_shares_domains(v->scenario) ? source : 0;
+    else if (f->who != ANYBODY)
+        rule.rank = f->who == FIRST_WORKER ? 0 : source;
     if (f->to_first_source)
-        rule.peer = v->scenario->ffn_ranks;
+        rule.peer = source;
     if (f->spot == BIT_OF_ROW_TAG)
         rule.bit = tag_bit(f, rig);
     return rule;
@@ -211,9 +214,13 @@ const afdep_case_t afdep_cases_faults[] = {
                                   .who = FIRST_SOURCE, .expect = NAMED, .status = AFDEP_ERR_TIMEOUT,
                                   .timeout_ms = SHORT_MS),
       "drop: a count_word, exchange 3" },
-    { "dropped_witness", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_WITNESS, 1, .exchange = 3, .count = 1), .who = FIRST_WORKER,
+    { "dropped_witness", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_WITNESS, 1, .exchange = 3, .count = 1), .who = FIRST_WITNESS,
                                .expect = NAMED, .status = AFDEP_ERR_TIMEOUT, .timeout_ms = SHORT_MS),
       "drop: a witness, exchange 3" },
+    { "dropped_domain_word", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_DOMAIN_WORD, 1, .exchange = 3, .count = 1),
+                                   .who = FIRST_WORKER, .expect = NAMED, .status = AFDEP_ERR_TIMEOUT,
+                                   .timeout_ms = SHORT_MS, .across_domains = 1),
+      "drop: a domain_word (in shared domains a rail answer), exchange 3" },
     { "corrupted_count_word", FAULT(RULE(AFDEP_FAULT_CORRUPT, AFDEP_SIGNAL_COUNT_WORD, 1, .exchange = 3, .count = 1, .bit = 40),
                                     .who = FIRST_SOURCE, .expect = NAMED, .status = AFDEP_ERR_PROTOCOL,
                                     .timeout_ms = SHORT_MS),
@@ -235,6 +242,8 @@ const afdep_case_t afdep_cases_faults[] = {
     { "killed_attention_rank", KILL(2, 4, 2, 3, 5, AFDEP_KILL_EXCHANGING) },
     { "killed_ffn_rank", KILL(2, 4, 2, 3, 1, AFDEP_KILL_EXCHANGING) },
     { "killed_in_one_domain", KILL(1, 3, 4, 3, -1, AFDEP_KILL_EXCHANGING) },
+    { "killed_in_shared_domains", KILL(2, 4, 3, 3, -1, AFDEP_KILL_EXCHANGING) },
+    { "killed_symmetric_rank", KILL(0, 4, 2, 2, -1, AFDEP_KILL_EXCHANGING) },
     { "killed_while_opening", KILL(2, 2, 2, 2, -1, AFDEP_KILL_OPENING) },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };

@@ -232,9 +232,11 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
     static const char *const names[] = { "stagger", "sparse_dispatch", "sparse_combine", "apply_weights",
                                          "union_buffers", "in_flight", "num_sms", "capacity", "expert_alignment",
                                          "fp8_combine" };
-    int direct = v->scenario->ranks_per_domain == afdep_scenario_ranks(v->scenario);
+    const afdep_scenario_t *s = v->scenario;
+    int one_domain = s->ranks_per_domain == afdep_scenario_ranks(s);
+    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0; /* FP8 combine is off there */
     (void)c;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)direct; i++) { /* FP8 combine is off there */
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)no_packing; i++) {
         afdep_rig_plan_t rig_plan = { 0 };
         afdep_rig_t rig;
         afdep_rig_shape(v, &rig_plan, &rig);
@@ -256,6 +258,24 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
         if (status != AFDEP_ERR_AGREEMENT || !strstr(afdep_last_error(), names[i]))
             afdep_outcome_set(outcome, AFDEP_FAILED, "%s set on FFN ranks only: %s: %s", names[i],
                               afdep_status_string(status), afdep_last_error());
+    }
+}
+
+/* Symmetric only: witnesses give way to a barrier, with the toggles as they are and all off (the M2N baseline). */
+static void run_entry_barrier(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
+{
+    static const eager_t arms[] = { { .rig = { .entry_barrier = 1 }, .shape = uneven, .exchanges = 5 },
+                                    { .rig = { .entry_barrier = 1, .stagger = AFDEP_OFF, .sparse_dispatch = AFDEP_OFF,
+                                               .sparse_combine = AFDEP_OFF, .in_flight = 2 },
+                                      .shape = some_empty, .exchanges = 5 } };
+    if (v->scenario->ffn_ranks > 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "ranks have roles: only symmetric buffers have an entry barrier");
+        return;
+    }
+    for (int i = 0; i < 2 && outcome->verdict == AFDEP_PASSED; i++) {
+        afdep_case_t arm = *c;
+        arm.argument = &arms[i];
+        run_eager(v, &arm, outcome);
     }
 }
 
@@ -311,6 +331,11 @@ const afdep_case_t afdep_cases_quick[] = {
     { "cached_routing_alignment", AFDEP_SUITE_QUICK,
       EAGER(.rig = { .alignment = 8, .apply_weights = 1, .sparse_dispatch = AFDEP_OFF }, .shape = equal_sums, .repeat = 4,
             .exchanges = 8, .read_host_counts = 1) },
+    { "mixed_hybrid", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1 }, .shape = uneven, .exchanges = 6) },
+    { "mixed_hybrid_dense", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1, .stagger = AFDEP_OFF,
+                                                              .sparse_dispatch = AFDEP_OFF, .sparse_combine = AFDEP_OFF },
+                                                     .shape = some_empty, .exchanges = 4) },
+    { "entry_barrier", AFDEP_SUITE_QUICK, run_entry_barrier, NULL, 0, NULL },
     { "several_buffers", AFDEP_SUITE_QUICK, run_buffers, NULL, 0, NULL },
     { "two_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &two, 0, NULL },
     { "four_in_flight", AFDEP_SUITE_QUICK, run_in_flight, &four, 0, NULL },

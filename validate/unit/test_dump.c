@@ -296,6 +296,9 @@ static void test_agrees(void **state)
     assert_refused("--ffn-ranks 4 --ranks-per-domain 2 --expert-alignment 16", 1, "out.npy[");
     dump(AFDEP_DTYPE_BF16, 1, 0, 1, 6);
     assert_accepted("--ffn-ranks 4 --ranks-per-domain 0 --apply-weights");
+    dump(AFDEP_DTYPE_BF16, 1, 3, 0, 2); /* two domains, each of 2 FFN ranks and one Attention rank */
+    assert_accepted("--ffn-ranks 4 --ranks-per-domain 3");
+    assert_refused("--ffn-ranks 4 --ranks-per-domain 1", 1, "out.npy[");
 }
 
 /* The script's fma where a double loses the product's end: 1 + (2^-24 + 2^-54), and less; see test_oracle.c. */
@@ -402,7 +405,8 @@ static void test_broken_files(void **state)
     assert_int_equal(unlink(path), 0);
     assert_refused("--ffn-ranks 4 --ranks-per-domain 2", 1, "rank2/reply.npy: No such file");
     assert_refused("--ffn-ranks 6 --ranks-per-domain 2", 1, "folders of ranks");
-    assert_refused("--ffn-ranks 0 --ranks-per-domain 2", 2, "must be at least 1");
+    assert_refused("--ffn-ranks=-1 --ranks-per-domain 2", 2, "must be at least 0");
+    assert_refused("--ffn-ranks 0 --ranks-per-domain 2", 1, "rank0/x.npy: No such file"); /* not every rank is a source */
     assert_refused("--no-such-option", 2, "usage");
 }
 
