@@ -59,6 +59,7 @@ static void claim_settings(claim_t *claim, const afdep_settings_t *settings, con
         { "union_buffers", s->union_buffers },
         { "mixed_hybrid", (settings->flags & AFDEP_FLAG_MIXED_HYBRID) != 0 },
         { "entry_barrier", s->entry_barrier },
+        { "survive_sources", s->survive_sources },
         { "fp8_combine", s->fp8_combine },
         { "fp8_combine_min_bucket", s->fp8_combine_min_bucket },
         { "first_exchange", (long long)settings->first_exchange },

@@ -26,6 +26,12 @@ typedef struct afdep_backend {
     afdep_status_t (*complete)(void *state);
     /* Reads the load statistics, from any thread; NULL where the backend keeps none. */
     void (*load)(const void *state, afdep_load_t *load);
+    /* Surviving lost sources; all NULL where the backend does not. Fills `ranks` with the masked ranks, as far as there is
+       room, and returns their number. OK where no exchange is unfinished, or the rank failed. Frees the state of a rank
+       that does not part. */
+    int32_t (*lost)(void *state, int32_t *ranks, int32_t room);
+    afdep_status_t (*quiet)(void *state);
+    void (*abandon)(void *state);
     afdep_status_t (*error)(void *state);
     uint64_t (*exchanges)(const void *state);
     const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */

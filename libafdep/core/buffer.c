@@ -97,7 +97,10 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
         return find_device_fabric(settings->fabric, fabric);
 #endif
-    return find_fabric(group, settings->fabric, fabric);
+    status = find_fabric(group, settings->fabric, fabric);
+    if (status == AFDEP_OK && settings->shape.survive_sources && strcmp((*fabric)->name, "mpi") == 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: a death under MPI ends the whole job");
+    return status;
 }
 
 afdep_status_t afdep_buffer_open(const afdep_group_t *group, const afdep_config_t *config, afdep_buffer_t **out)
@@ -140,6 +143,53 @@ afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer)
     int saved = errno;
     afdep_status_t status = buffer->backend->close(buffer->state);
     free(buffer);
+    errno = saved;
+    return status;
+}
+
+afdep_status_t afdep_buffer_lost(afdep_buffer_t *buffer, int32_t *ranks, int32_t room, int32_t *count)
+{
+    if (!buffer || !count || room < 0 || (!ranks && room > 0))
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer_lost: %s", !buffer ? "buffer is NULL" : !count ? "count is NULL"
+                          : room < 0 ? "room is negative" : "ranks is NULL and room is not 0");
+    int saved = errno;
+    *count = buffer->backend->lost ? buffer->backend->lost(buffer->state, ranks, room) : 0;
+    errno = saved;
+    return AFDEP_OK;
+}
+
+/* What keeps this rank from being opened anew; the others must not wait for it. */
+static afdep_status_t check_readmit(afdep_buffer_t *buffer, const afdep_group_t *group,
+                                    const afdep_fabric_provider_t **fabric)
+{
+    const afdep_shape_t *s = &buffer->settings.shape;
+    if (!s->survive_sources)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "buffer_readmit: the buffer was opened without survive_sources");
+    if (group->size != s->ranks || group->rank != buffer->rank)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer_readmit: the group has rank %d of %d: rank %d of %d is wanted",
+                          group->rank, group->size, buffer->rank, s->ranks);
+    afdep_status_t status = buffer->backend->quiet(buffer->state);
+    return status == AFDEP_OK ? find_fabric(group, buffer->settings.fabric, fabric) : status;
+}
+
+afdep_status_t afdep_buffer_readmit(afdep_buffer_t *buffer, const afdep_group_t *group)
+{
+    if (!buffer)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
+    int saved = errno;
+    const afdep_fabric_provider_t *fabric = NULL;
+    void *state = NULL;
+    afdep_status_t status = afdep_group_check(group);
+    if (status != AFDEP_OK)
+        return status;
+    status = check_readmit(buffer, group, &fabric);
+    status = afdep_agree(group, status, &buffer->settings, fabric ? fabric->name : "");
+    if (status == AFDEP_OK)
+        status = buffer->backend->open(&buffer->settings, group, fabric, &state);
+    if (status == AFDEP_OK) { /* all ranks are here, so nobody uses the old one any more */
+        buffer->backend->abandon(buffer->state);
+        buffer->state = state;
+    }
     errno = saved;
     return status;
 }

@@ -14,7 +14,8 @@
 #include "core/error.h"
 
 #define ALL_FLAGS                                                                                                      \
-    (AFDEP_FLAG_APPLY_WEIGHTS | AFDEP_FLAG_UNION_BUFFERS | AFDEP_FLAG_MIXED_HYBRID | AFDEP_FLAG_ENTRY_BARRIER)
+    (AFDEP_FLAG_APPLY_WEIGHTS | AFDEP_FLAG_UNION_BUFFERS | AFDEP_FLAG_MIXED_HYBRID | AFDEP_FLAG_ENTRY_BARRIER | \
+     AFDEP_FLAG_SURVIVE_SOURCES)
 
 afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *given, size_t given_size, size_t least,
                                  const char *what)
@@ -301,6 +302,21 @@ static afdep_status_t refuse_on_cuda(const afdep_settings_t *settings)
                       afdep_protocol_name(s));
 }
 
+/* A source that forwards for others, or owns experts, is nothing that the others can do without. */
+static afdep_status_t check_survival(const afdep_settings_t *settings)
+{
+    const afdep_shape_t *s = &settings->shape;
+    if (!s->survive_sources)
+        return AFDEP_OK;
+    if (afdep_is_symmetric(s) || afdep_has_shared_domains(s))
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: in the %s protocol others need what a source does",
+                          afdep_protocol_name(s));
+    if (strcmp(settings->backend, "host") != 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: backend \"%s\" does not have it",
+                          settings->backend);
+    return AFDEP_OK;
+}
+
 static void set_shape(const values_t *v, afdep_shape_t *s)
 {
     s->ffn_ranks = number(v, "ffn_ranks");
@@ -320,6 +336,7 @@ static void set_shape(const values_t *v, afdep_shape_t *s)
     s->entry_barrier = number(v, "entry_barrier");
     s->apply_weights = number(v, "apply_weights");
     s->union_buffers = number(v, "union_buffers");
+    s->survive_sources = number(v, "survive_sources");
 }
 
 /* After the protocol is known: packed replies exist where one FFN domain's sum leaves for another domain. */
@@ -353,7 +370,8 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
         return status;
     set_shape(&values, &out.shape);
     if ((status = check_ranks(&out.shape, size, number(&values, "mixed_hybrid"))) != AFDEP_OK ||
-        (status = check_model(&out.shape)) != AFDEP_OK || (status = refuse_on_cuda(&out)) != AFDEP_OK)
+        (status = check_model(&out.shape)) != AFDEP_OK || (status = refuse_on_cuda(&out)) != AFDEP_OK ||
+        (status = check_survival(&out)) != AFDEP_OK)
         return status;
     set_fp8_combine(&values, &out.shape);
     if (afdep_layout_init(&out.layout, &out.shape))
@@ -363,7 +381,8 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
     out.flags = (out.shape.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
                 (out.shape.union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0) |
                 (number(&values, "mixed_hybrid") ? AFDEP_FLAG_MIXED_HYBRID : 0) |
-                (out.shape.entry_barrier ? AFDEP_FLAG_ENTRY_BARRIER : 0);
+                (out.shape.entry_barrier ? AFDEP_FLAG_ENTRY_BARRIER : 0) |
+                (out.shape.survive_sources ? AFDEP_FLAG_SURVIVE_SOURCES : 0);
     *settings = out;
     return AFDEP_OK;
 }

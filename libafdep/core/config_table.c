@@ -39,6 +39,8 @@ const afdep_setting_t afdep_settings_table[] = {
       "the mixed-role protocol where domains hold both roles" },
     { "entry_barrier", "AFDEP_ENTRY_BARRIER", AFDEP_SETTING_FLAG, 0, 1, 0, FIELD(flags), AFDEP_FLAG_ENTRY_BARRIER,
       "a dispatch begins with a barrier, in place of witnesses (symmetric only)" },
+    { "survive_sources", "AFDEP_SURVIVE_SOURCES", AFDEP_SETTING_FLAG, 0, 1, 0, FIELD(flags), AFDEP_FLAG_SURVIVE_SOURCES,
+      "an Attention rank that dies or stalls past the deadline is masked, and the others go on" },
     { "backend", "AFDEP_BACKEND", AFDEP_SETTING_TEXT, 0, 0, 0, FIELD(backend), 0, "host or cuda (default host)" },
     { "fabric", "AFDEP_FABRIC", AFDEP_SETTING_TEXT, 0, 0, 0, FIELD(fabric), 0,
       "what moves bytes (default: the group's own, else shm)" },

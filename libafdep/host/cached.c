@@ -34,18 +34,31 @@ afdep_status_t afdep_host_check_cached(const afdep_host_t *h, int32_t bucket)
     return AFDEP_OK;
 }
 
-/* Whether the row of a recorded arrival has come again; takes its weights. */
-static int has_come_again(const afdep_host_t *h, const afdep_arrival_t *arrival, int rank)
+/* Whether the row of a recorded arrival was published again: what its source wrote and no word told of is not looked at. */
+static int was_published(const afdep_host_t *h, const afdep_arrival_t *arrival, int rank)
+{
+    const afdep_shape_t *s = h->shape;
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT)
+        return !afdep_host_is_lost(h, rank);
+    if (arrival->rail != h->rail)
+        return 1; /* its word is joined */
+    const afdep_own_row_t *own = &h->plane->own[(uint64_t)arrival->source_domain * (uint32_t)s->capacity + arrival->token];
+    return own->exchange == (uint32_t)h->exchange;
+}
+
+/* Whether the row has come again; takes its weights. That of a source that is lost may be absent: its rank in the domain may
+   know of the loss before this one, and then the number of rows still agrees. */
+static int has_come_again(const afdep_host_t *h, afdep_arrival_t *arrival, int rank)
 {
     const afdep_plane_t *p = h->plane;
     unsigned char *row = afdep_host_arrival_row(h, arrival);
     const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
     const float *weights = (const float *)(const void *)(row + h->layout->row.weights_offset);
-    if (!afdep_tag_is(tag, h->exchange, arrival->token, rank) || afdep_row_age(tag) != (uint32_t)(h->exchange - p->routing))
-        return 0;
+    arrival->absent = !was_published(h, arrival, rank) || !afdep_tag_is(tag, h->exchange, arrival->token, rank) ||
+                      afdep_row_age(tag) != (uint32_t)(h->exchange - p->routing);
     for (uint32_t k = arrival->first; k < arrival->first + arrival->rows; k++)
-        p->weights[k] = weights[p->choices[k]];
-    return 1;
+        p->weights[k] = arrival->absent ? 0 : weights[p->choices[k]];
+    return !arrival->absent;
 }
 
 /* Direct: source after source, as their count words come (actor->i: the next, actor->rows: its first arrival). */
@@ -56,17 +69,20 @@ static afdep_status_t relist_direct(afdep_host_t *h, afdep_actor_t *actor)
     for (; actor->i < s->attention_ranks; actor->i++) {
         uint64_t word;
         int rank = afdep_host_source(h, actor->i, 0);
-        uint32_t end = actor->rows;
+        uint32_t end = actor->rows, came = 0;
         afdep_status_t status = afdep_host_read_count(h, actor, &word);
         if (status != AFDEP_OK)
             return status;
         while (end < p->arrival_count && p->arrivals[end].source_domain == actor->i)
             end++;
-        if (afdep_word_low(word) != end - actor->rows)
-            return routing_changed(h, actor, rank, "the number of rows");
-        for (; actor->rows < end; actor->rows++)
-            if (!has_come_again(h, &p->arrivals[actor->rows], rank))
+        for (; actor->rows < end; actor->rows++) {
+            int again = has_come_again(h, &p->arrivals[actor->rows], rank);
+            if (!again && !h->lost)
                 return routing_changed(h, actor, rank, "a row");
+            came += (uint32_t)again;
+        }
+        if (afdep_word_low(word) != came)
+            return routing_changed(h, actor, rank, "the number of rows");
     }
     return AFDEP_DONE;
 }
@@ -79,11 +95,11 @@ static afdep_status_t relist_rails(afdep_host_t *h, afdep_actor_t *actor)
     uint32_t found[s->ranks_per_domain];
     memset(found, 0, sizeof(found));
     for (uint32_t i = 0; i < p->arrival_count; i++) {
-        const afdep_arrival_t *arrival = &p->arrivals[i];
-        int rank = afdep_source_rank(s, arrival->source_domain, arrival->rail);
-        if (!has_come_again(h, arrival, rank))
+        afdep_arrival_t *arrival = &p->arrivals[i];
+        int rank = afdep_source_rank(s, arrival->source_domain, arrival->rail), again = has_come_again(h, arrival, rank);
+        if (!again && !h->lost)
             return routing_changed(h, actor, rank, "a row");
-        found[arrival->rail]++;
+        found[arrival->rail] += (uint32_t)again;
     }
     for (int rail = 0; rail < s->ranks_per_domain; rail++)
         if (found[rail] != p->arrived[rail])

@@ -51,6 +51,12 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
         uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_forwarder, source));
         afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
         int rank = afdep_source_rank(s, source, h->rail);
+        if (afdep_host_is_lost(h, rank)) { /* its channels are retired one by one */
+            p->source_tokens[source] = 0;
+            actor->left--;
+            moved = 1;
+            continue;
+        }
         if (AFDEP_PLANTED(UNTAGGED_COUNT) || (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
             state = AFDEP_WORD_READY;
         if (state == AFDEP_WORD_WAIT) {
@@ -223,6 +229,11 @@ static afdep_status_t forward_source(afdep_host_t *h, afdep_actor_t *actor, int 
     afdep_plane_t *p = h->plane;
     uint64_t lane = lane_of(h, source, actor->channel);
     int rank = afdep_source_rank(h->shape, source, h->rail);
+    if (afdep_host_is_lost(h, rank)) { /* with the rows that were taken, which are whole */
+        actor->j = 0;
+        retire(h, source, actor->channel);
+        return AFDEP_DONE;
+    }
     uint64_t tail = afdep_fabric_read(h->fabric, p->base + h->at_forwarder->finish_tails + 8 * lane);
     uint32_t finishes = afdep_tail_finishes(p->finish_shadow[lane], tail);
     uint32_t rows = afdep_tail_tokens(p->finish_shadow[lane], tail);

@@ -59,9 +59,12 @@ afdep_status_t afdep_host_create(const afdep_settings_t *settings, int rank, afd
     set_identity(h, settings, rank);
     h->ops = afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL);
     h->load = afdep_load_create(&settings->shape);
-    afdep_status_t status = h->load ? afdep_host_planes_open(h)
-                                    : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for load statistics", rank);
+    h->lost = settings->shape.survive_sources ? calloc((size_t)settings->shape.ranks, sizeof(*h->lost)) : NULL;
+    afdep_status_t status = h->load && (h->lost || !settings->shape.survive_sources)
+                                ? afdep_host_planes_open(h)
+                                : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for its counts", rank);
     if (status != AFDEP_OK) {
+        free(h->lost);
         free(h->load);
         free(h);
         return status;
@@ -85,6 +88,7 @@ void afdep_host_destroy(afdep_host_t *h)
     if (!h)
         return;
     afdep_host_planes_close(h);
+    free(h->lost);
     free(h->load);
     free(h);
 }
@@ -244,6 +248,27 @@ static afdep_status_t host_complete(void *state)
     return afdep_host_complete(state);
 }
 
+static int32_t host_lost(void *state, int32_t *ranks, int32_t room)
+{
+    return afdep_host_list_lost(state, ranks, room);
+}
+
+static afdep_status_t host_quiet(void *state)
+{
+    const afdep_host_t *h = state;
+    if (h->poison != AFDEP_OK || (h->started == h->finished && h->receive_stage == AFDEP_RECEIVE_IDLE))
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_ORDER, "rank %d has exchange %llu unfinished", h->rank,
+                      (unsigned long long)h->finished + 1);
+}
+
+static void host_abandon(void *state)
+{
+    afdep_host_t *h = state;
+    h->fabric->ops->close(h->fabric, 0);
+    afdep_host_destroy(h);
+}
+
 static void host_load(const void *state, afdep_load_t *out)
 {
     const afdep_host_t *h = state;
@@ -289,6 +314,9 @@ const afdep_backend_t afdep_backend_host = {
     .elastic_combine = host_elastic_combine,
     .complete = host_complete,
     .load = host_load,
+    .lost = host_lost,
+    .quiet = host_quiet,
+    .abandon = host_abandon,
     .error = host_error,
     .exchanges = host_exchanges,
     .counters = host_counters,

@@ -66,6 +66,7 @@ typedef struct afdep_arrival {
     uint32_t rows;
     int32_t source_domain; /* direct: the Attention index */
     int32_t rail;
+    int32_t absent; /* cached, and its source lost: it has not come again */
 } afdep_arrival_t;
 
 /* Where a forwarded or laid-out row of this rank's own rail stands. */
@@ -175,6 +176,7 @@ struct afdep_host {
     int actor_count, actor_limit;
 
     afdep_load_counts_t *load;
+    uint8_t *lost; /* [ranks]: masked; NULL without survive_sources */
 
     /* The first fatal error. */
     afdep_status_t poison;
@@ -206,6 +208,9 @@ afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int cul
 
 /* Looks once at what peers said of failures, and is poisoned by it. */
 afdep_status_t afdep_host_look(afdep_host_t *h);
+
+/* Best effort: writes a control word of a peer, unless it is dead. */
+void afdep_host_tell(afdep_host_t *h, int peer, uint64_t offset, uint64_t word);
 
 /* Waits, in an orderly parting, for every peer's closing word. */
 afdep_status_t afdep_host_part(afdep_host_t *h);
@@ -309,6 +314,20 @@ void afdep_host_count_received(afdep_host_t *h);
 afdep_status_t afdep_host_check_complete(const afdep_host_t *h);
 afdep_status_t afdep_host_send(afdep_host_t *h);
 afdep_status_t afdep_host_complete(afdep_host_t *h);
+
+/* survive.c: masks a source (FFN ranks tell everybody); reads the others' masks (an error: this rank is masked); whether
+   what is wrong with a rank is a loss that is survived, and then masks it; masks the sources that the call under way waits
+   for (0: none); lists the masked ranks and returns how many there are. */
+void afdep_host_lose(afdep_host_t *h, int rank, const char *why);
+afdep_status_t afdep_host_hear(afdep_host_t *h);
+int afdep_host_forgives(afdep_host_t *h, int rank, const char *why);
+int afdep_host_lose_awaited(afdep_host_t *h);
+int32_t afdep_host_list_lost(afdep_host_t *h, int32_t *ranks, int32_t room);
+
+static inline int afdep_host_is_lost(const afdep_host_t *h, int rank)
+{
+    return h->lost && h->lost[rank];
+}
 
 /* ---- Small things several duties need ------------------------------------------------------------------------ */
 

@@ -49,7 +49,7 @@ static int add_arrival(afdep_host_t *h, const unsigned char *row, uint32_t token
     const float *weights = (const float *)(const void *)(row + h->layout->row.weights_offset);
     int32_t first_expert = h->rank * s->experts_per_rank;
     afdep_arrival_t *arrival = &p->arrivals[p->arrival_count];
-    *arrival = (afdep_arrival_t){ token, *rows, 0, source_domain, rail };
+    *arrival = (afdep_arrival_t){ token, *rows, 0, source_domain, rail, 0 };
     for (int k = 0; k < s->top_k; k++) {
         if (ids[k] < first_expert || ids[k] - first_expert >= s->experts_per_rank)
             continue;
@@ -139,6 +139,10 @@ afdep_status_t afdep_host_read_count(afdep_host_t *h, afdep_actor_t *actor, uint
     uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, actor->i));
     afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight);
     int rank = s->ffn_ranks + actor->i;
+    if (afdep_host_is_lost(h, rank)) {
+        *out = afdep_word((uint32_t)h->exchange, 0);
+        return AFDEP_OK;
+    }
     if (state == AFDEP_WORD_WAIT)
         return afdep_host_wait(actor, rank, "the count word");
     if (state == AFDEP_WORD_BROKEN)
@@ -267,6 +271,20 @@ unsigned char *afdep_host_arrival_row(const afdep_host_t *h, const afdep_arrival
                                                                   arrival->source_domain, arrival->rail));
 }
 
+/* The rows of a source that is lost, in a layout that is used again: nothing, as in padding. */
+static void blank_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
+{
+    const afdep_row_format_t *f = &h->layout->row;
+    afdep_receive_t *r = h->receive;
+    for (uint32_t k = 0; k < arrival->rows; k++) {
+        int32_t to = h->plane->positions[arrival->first + k];
+        memset((char *)r->rows + (size_t)to * f->payload_bytes, 0, f->payload_bytes);
+        if (f->scale_bytes)
+            memset(r->row_scale + (size_t)to * (f->scale_bytes / 4), 0, f->scale_bytes);
+        mark_padding(r, to, to + 1);
+    }
+}
+
 static void place_arrival(afdep_host_t *h, const afdep_arrival_t *arrival)
 {
     const afdep_plane_t *p = h->plane;
@@ -310,7 +328,7 @@ afdep_status_t afdep_host_send_witnesses(afdep_host_t *h, afdep_actor_t *actor)
     for (; actor->i < (int)h->sources; actor->i++) {
         int peer = direct ? s->ffn_ranks + actor->i : afdep_source_rank(s, actor->i, h->rail);
         if ((AFDEP_PLANTED(WITNESS_SERVED) && !direct && !has_served(h, actor->i)) ||
-            afdep_host_is_own_domain(h, actor->i))
+            afdep_host_is_own_domain(h, actor->i) || afdep_host_is_lost(h, peer))
             continue;
         afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer,
                                                     p->peer_source + afdep_at_witness(h->at_source, target), before,
@@ -346,7 +364,11 @@ static afdep_status_t place_step(afdep_host_t *h, afdep_actor_t *actor)
     for (int budget = ROWS_A_STEP; actor->rows < p->arrival_count; budget--) {
         if (budget == 0)
             return AFDEP_OK;
-        place_arrival(h, &p->arrivals[actor->rows++]);
+        const afdep_arrival_t *arrival = &p->arrivals[actor->rows++];
+        if (arrival->absent)
+            blank_arrival(h, arrival);
+        else
+            place_arrival(h, arrival);
     }
     h->read_rows = h->exchange;
     if (!h->forwarder && h->shape->protocol != AFDEP_PROTOCOL_DIRECT)

@@ -121,6 +121,11 @@ static afdep_status_t direct_step(afdep_host_t *h, afdep_actor_t *actor)
         if (budget == 0)
             return AFDEP_OK;
         const afdep_arrival_t *arrival = &p->arrivals[actor->rows];
+        if (afdep_host_is_lost(h, afdep_host_source(h, arrival->source_domain, arrival->rail))) {
+            actor->left = 0;
+            actor->rows++;
+            continue;
+        }
         int last = actor->rows + 1 == p->arrival_count || arrival[1].source_domain != arrival->source_domain;
         afdep_status_t status = direct_send(h, arrival, last, actor->left + 1);
         if (status == AFDEP_AGAIN)
@@ -182,6 +187,8 @@ static afdep_status_t send_partial(afdep_host_t *h, const afdep_arrival_t *arriv
         return AFDEP_OK;
     }
     int peer = afdep_source_rank(h->shape, source, h->rail);
+    if (afdep_host_is_lost(h, peer))
+        return AFDEP_OK;
     int channel = afdep_channel_of(h->shape, source, (int)arrival->token);
     uint64_t offset = p->peer_source + afdep_at_combine_row(h->at_source, h->layout, h->shape, h->domain,
                                                             (int)arrival->token);
@@ -325,6 +332,8 @@ static afdep_status_t back_step(afdep_host_t *h, afdep_actor_t *actor)
     for (; actor->i < s->attention_domains; actor->i++, actor->rows = 0) {
         uint64_t lane = (uint64_t)actor->i * (uint32_t)s->channels + (uint32_t)actor->channel;
         afdep_status_t status = AFDEP_OK;
+        if (afdep_host_is_lost(h, afdep_source_rank(s, actor->i, h->rail)))
+            continue;
         if (p->taken[lane] == 0 && !s->sparse_combine)
             status = signal_empty(h, actor, actor->i);
         for (; status == AFDEP_OK && actor->rows < p->taken[lane]; actor->rows++, budget--) {

@@ -63,14 +63,14 @@ static afdep_status_t remember(afdep_host_t *h, afdep_status_t status)
 
 /* Best effort: a peer that cannot be told will find out by its own deadline. The dead are not told: a transport may
    wait for them for ever. */
-static void tell(afdep_host_t *h, int peer, uint64_t word)
+void afdep_host_tell(afdep_host_t *h, int peer, uint64_t offset, uint64_t word)
 {
     const afdep_fabric_ops_t *ops = h->fabric->ops;
     if (peer == h->rank || !ops->alive(h->fabric, peer))
         return;
     for (int tries = 0; tries < 1000; tries++) {
-        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer,
-                                                    afdep_failure_word(h->rank), 0, word);
+        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, peer, offset, 0,
+                                                    word);
         if (status != AFDEP_AGAIN)
             return;
         (void)ops->flush(h->fabric);
@@ -84,7 +84,7 @@ afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int cul
         return status;
     (void)remember(h, status);
     for (int peer = 0; peer < h->shape->ranks; peer++)
-        tell(h, peer, failure_word(status, culprit));
+        afdep_host_tell(h, peer, afdep_failure_word(h->rank), failure_word(status, culprit));
     for (int tries = 0; tries < 1000 && h->fabric->ops->flush(h->fabric) == AFDEP_AGAIN; tries++)
         (void)h->fabric->ops->progress(h->fabric);
     return afdep_fail(status, "%s", h->poison_why); /* the flush may have said something else */
@@ -92,9 +92,12 @@ afdep_status_t afdep_host_poison(afdep_host_t *h, afdep_status_t status, int cul
 
 afdep_status_t afdep_host_look(afdep_host_t *h)
 {
+    afdep_status_t heard = afdep_host_hear(h);
+    if (heard != AFDEP_OK)
+        return remember(h, heard);
     for (int peer = 0; peer < h->shape->ranks; peer++) {
         uint64_t word = peer == h->rank ? 0 : afdep_fabric_read(h->fabric, afdep_failure_word(peer));
-        if (word == 0)
+        if (word == 0 || afdep_host_forgives(h, peer, "it gave up"))
             continue;
         afdep_status_t status = (afdep_status_t)-(int)(afdep_word_high(word) & 0xFFFF);
         int culprit = (int)(afdep_word_low(word) & 0x7FFFFFFF) - 1;
@@ -120,9 +123,10 @@ static int has_parted(afdep_host_t *h, int peer)
 static int find_dead(afdep_host_t *h)
 {
     for (int peer = 0; peer < h->shape->ranks; peer++)
-        if (peer != h->rank && !h->fabric->ops->alive(h->fabric, peer)) {
+        if (peer != h->rank && !afdep_host_is_lost(h, peer) && !h->fabric->ops->alive(h->fabric, peer)) {
             (void)h->fabric->ops->progress(h->fabric);
-            if (!has_parted(h, peer) && afdep_fabric_read(h->fabric, afdep_failure_word(peer)) == 0)
+            if (!has_parted(h, peer) && afdep_fabric_read(h->fabric, afdep_failure_word(peer)) == 0 &&
+                !afdep_host_forgives(h, peer, "its process is gone"))
                 return peer;
         }
     return -1;
@@ -153,8 +157,20 @@ static const afdep_actor_t *first_waiting(const afdep_host_t *h)
 /* Clock of one call's waiting. */
 typedef struct patience {
     unsigned rounds; /* without progress */
+    uint64_t began;  /* the call's first wait */
     uint64_t since, next_look, next_liveness;
 } patience_t;
+
+/* Whether this wait is over. Surviving, FFN ranks mask the sources that they wait for, and waits for others are longer. */
+static int is_late(afdep_host_t *h, const patience_t *p, uint64_t now)
+{
+    uint64_t deadline = (uint64_t)h->settings->timeout_ms * 1000000u;
+    if (!h->lost)
+        return now - p->since >= deadline;
+    if ((now - p->since >= deadline || now - p->began >= 2 * deadline) && afdep_host_lose_awaited(h))
+        return 0;
+    return now - p->since >= 3 * deadline;
+}
 
 /* A round without progress: idles, and from time to time looks for a reason. */
 static afdep_status_t wait_a_round(afdep_host_t *h, patience_t *p)
@@ -166,6 +182,7 @@ static afdep_status_t wait_a_round(afdep_host_t *h, patience_t *p)
     uint64_t now = ops->now(h->fabric);
     if (p->rounds == 1) {
         p->since = now;
+        p->began = p->began ? p->began : now;
         p->next_look = now + LOOK_NS;
         p->next_liveness = now + LIVENESS_NS;
         return AFDEP_OK;
@@ -176,7 +193,7 @@ static afdep_status_t wait_a_round(afdep_host_t *h, patience_t *p)
     afdep_status_t status = afdep_host_look(h);
     if (status != AFDEP_OK)
         return status;
-    int late = now - p->since >= (uint64_t)h->settings->timeout_ms * 1000000u;
+    int late = is_late(h, p, now);
     if (now < p->next_liveness && !late)
         return AFDEP_OK;
     p->next_liveness = now + LIVENESS_NS;
@@ -336,7 +353,7 @@ afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *ac
 static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
 {
     for (; actor->j < h->shape->ranks; actor->j++) {
-        if (actor->j == h->rank)
+        if (actor->j == h->rank || afdep_host_is_lost(h, actor->j))
             continue;
         afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_CONTROL, h->lane_control, actor->j,
                                                     afdep_closing_word(h->rank), 0, 1);
@@ -344,7 +361,7 @@ static afdep_status_t part_step(afdep_host_t *h, afdep_actor_t *actor)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, actor->j, "room in its queue") : status;
     }
     for (; actor->i < h->shape->ranks; actor->i++)
-        if (actor->i != h->rank && !has_parted(h, actor->i))
+        if (actor->i != h->rank && !afdep_host_is_lost(h, actor->i) && !has_parted(h, actor->i))
             return afdep_host_wait(actor, actor->i, "the closing word");
     return AFDEP_DONE;
 }

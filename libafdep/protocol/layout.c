@@ -85,7 +85,7 @@ int afdep_layout_init(afdep_layout_t *l, const afdep_shape_t *s)
     l->extent_stride = afdep_align_up32((uint32_t)s->attention_domains, 4);
 
     cursor_t control = { afdep_closing_word(0), 0 };
-    (void)reserve(&control, (uint64_t)s->ranks, 2, 8);
+    (void)reserve(&control, (uint64_t)s->ranks, 3, 8);
     l->control_bytes = control.at;
 
     /* An FFN rank is rank 0, and the first rank after the FFN ranks an Attention rank. */

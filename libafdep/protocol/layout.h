@@ -23,7 +23,8 @@
 #include "protocol/row.h"
 #include "protocol/shape.h"
 
-/* Control area: the first 64 bytes are the fabric's own, then one closing and one failure word per peer. */
+/* Control area: the first 64 bytes are the fabric's own, then one closing and one failure word per peer, then one lost
+   word per rank, which says that this rank is masked. */
 #define AFDEP_CONTROL_FABRIC_BYTES 64u
 
 AFDEP_HD uint64_t afdep_closing_word(int writer)
@@ -34,6 +35,11 @@ AFDEP_HD uint64_t afdep_closing_word(int writer)
 AFDEP_HD uint64_t afdep_failure_word(int writer)
 {
     return AFDEP_CONTROL_FABRIC_BYTES + 16u * (uint64_t)writer + 8u;
+}
+
+AFDEP_HD uint64_t afdep_lost_word(const afdep_shape_t *s, int rank)
+{
+    return AFDEP_CONTROL_FABRIC_BYTES + 16u * (uint64_t)s->ranks + 8u * (uint64_t)rank;
 }
 
 /* Offsets of the regions of one plane, from the plane's start. Regions of duties that the rank does not have are absent

@@ -43,6 +43,7 @@ typedef struct afdep_shape {
     int32_t stagger, sparse_dispatch, sparse_combine;
     int32_t entry_barrier; /* symmetric only: dispatch begins with a barrier, which stands in for the witnesses */
     int32_t apply_weights, union_buffers;
+    int32_t survive_sources;        /* a lost source is masked, and the others go on */
     int32_t fp8_combine;            /* the domains' sums travel as e4m3; directional only */
     int32_t fp8_combine_min_bucket; /* from this bucket on */
     afdep_protocol_t protocol;

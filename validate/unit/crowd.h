@@ -44,10 +44,10 @@ static inline void *crowd_main(void *argument)
     return NULL;
 }
 
-/* NULL when every rank was content; else the first sentence, in storage that lasts until the next run. */
+/* NULL when every rank was content; else the first sentence, in this thread's own storage that lasts until its next run. */
 static inline const char *crowd_run(int size, crowd_rank_fn body, void *context)
 {
-    static char first[512];
+    static _Thread_local char first[512];
     crowd_member_t *members = calloc((size_t)size, sizeof(*members));
     afdep_group_t *groups = calloc((size_t)size, sizeof(*groups));
     first[0] = '\0';

@@ -265,8 +265,8 @@ static void test_bad_fields(void **state)
         }
     }
     afdep_config_t c = plain();
-    c.flags = 16;
-    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x10", "0xf");
+    c.flags = 32;
+    REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x20", "0x1f");
     c.flags = 0x80000001u;
     REFUSED(&c, WORLD, AFDEP_ERR_CONFIG, "flags is 0x80000001");
 }

@@ -78,6 +78,8 @@ typedef enum afdep_toggle {
 #define AFDEP_FLAG_APPLY_WEIGHTS 1u /* worker_reply multiplies each row by its routing weight; rows come unweighted */
 #define AFDEP_FLAG_UNION_BUFFERS 2u /* every rank's segment holds both roles' regions (AFDEP_UNION_BUFFERS=1) */
 #define AFDEP_FLAG_MIXED_HYBRID 4u  /* the mixed-role protocol where domains hold both roles (AFDEP_MIXED_HYBRID=1) */
+#define AFDEP_FLAG_SURVIVE_SOURCES 16u /* an Attention rank that dies, gives up or stalls past the deadline is masked, and
+                                          the others go on; see afdep_buffer_lost() (AFDEP_SURVIVE_SOURCES=1) */
 #define AFDEP_FLAG_ENTRY_BARRIER 8u /* symmetric: each dispatch begins with a barrier (AFDEP_ENTRY_BARRIER=1) */
 
 /*
@@ -165,6 +167,29 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);
  * afdep_last_error()). Never waits.
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer);
+
+/*
+ * With AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank whose process is gone, whose buffer failed, or from which nothing came
+ * within timeout_ms where an FFN rank waited for it, is masked. FFN ranks take it for a source without tokens (in a cached
+ * receive its rows are as padding), the other Attention ranks go on with exact results, and the rank itself, where it lives,
+ * gets AFDEP_ERR_PEER from its next wait. Waits for FFN ranks may last three times timeout_ms; the loss of an FFN rank is an
+ * error for all, as ever. Not on the CUDA backend, not over MPI, not where Attention ranks forward or own experts.
+ *
+ * Local. Says which ranks are masked, as far as this rank knows: FFN ranks when they mask, the others soon after. Fills
+ * `ranks` with the lowest `room` of them (NULL with room 0) and sets `*count` to their number; 0 without the flag. Never waits.
+ * Errors: ARGUMENT.
+ */
+AFDEP_EXPORT afdep_status_t afdep_buffer_lost(afdep_buffer_t *buffer, int32_t *ranks, int32_t room, int32_t *count);
+
+/*
+ * Collective over `group`, at a quiet point: every rank's last exchange is finished on both sides, or its buffer has failed.
+ * Lets masked ranks in again: all ranks open their buffer's transport anew over `group`, whose ranks have the same numbers as
+ * before; it may be the group that the buffer was opened on, where all processes live. A process that takes the place of a
+ * dead one calls afdep_buffer_open() with the same configuration instead. Afterwards nobody is masked, and the buffer is as
+ * newly opened: exchanges, counters and load statistics start again. What went wrong leaves the buffer as it was.
+ * Errors: ARGUMENT, ORDER, UNSUPPORTED (without the flag), and those of afdep_buffer_open().
+ */
+AFDEP_EXPORT afdep_status_t afdep_buffer_readmit(afdep_buffer_t *buffer, const afdep_group_t *group);
 
 /* What a buffer resolved to. Strings are static or live as long as the buffer. */
 typedef struct afdep_buffer_info {
