@@ -9,9 +9,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -161,9 +163,71 @@ static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t
     (void)afdep_buffer_close(buffer);
 }
 
+#define ALL_LOST (-1)
+
+/* The only masked rank; ALL_LOST where there are more, 0 where there is none (rank 0 is no source). */
+static int lost_rank(afdep_buffer_t *buffer)
+{
+    int32_t rank = 0, count = 0;
+    if (afdep_buffer_lost(buffer, &rank, 1, &count) != AFDEP_OK || count > 1)
+        return ALL_LOST;
+    return count ? rank : 0;
+}
+
+/*
+ * Exchanges until AFTER_LOSS exchanges after rank 0 knows of a loss; which one that is stands in `stop`, shared by the ranks. No
+ * rank is ahead of rank 0 by more than one exchange, so all of them see it in time. FFN ranks cannot know when the victim
+ * stopped sending, so what they receive is compared only where nobody, or the victim all along, is masked.
+ */
+#define AFTER_LOSS 60
+
+static void exchange_and_survive(const afdep_group_t *group, const afdep_scenario_t *scenario, _Atomic uint64_t *stop)
+{
+    afdep_config_t config = afdep_exchanger_config(scenario);
+    afdep_buffer_t *buffer = NULL;
+    afdep_exchanger_t x;
+    int tokens[CHILD_RANKS_MOST], lost = 0;
+    config.timeout_ms = CHILD_TIMEOUT_MS;
+    config.flags = AFDEP_FLAG_SURVIVE_SOURCES;
+    config.fp8_combine = AFDEP_ON;
+    afdep_status_t status = afdep_buffer_open(group, &config, &buffer);
+    if (status != AFDEP_OK) {
+        printf("%s: %s\n", afdep_status_string(status), afdep_last_error());
+        return;
+    }
+    printf("open\n");
+    fflush(stdout);
+    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0)
+        return;
+    for (uint64_t n = 0; status == AFDEP_OK && n < atomic_load(stop); n++) {
+        for (int a = 0; a < scenario->attention_ranks; a++)
+            tokens[a] = scenario->ffn_ranks + a == lost ? 0 : (a + (int)(n % 7)) % 5;
+        afdep_exchange_plan_t plan = { .number = n, .bucket = 5, .tokens = tokens };
+        afdep_exchanger_prepare_first(&x, &plan);
+        status = afdep_exchanger_call_first(&x);
+        int now = lost_rank(buffer);
+        x.unchecked = now != lost;
+        lost = now;
+        status = afdep_exchanger_judge_first(&x, &plan, status);
+        if (status == AFDEP_OK)
+            status = afdep_exchanger_second(&x, &plan);
+        lost = lost_rank(buffer);
+        if (group->rank == 0 && lost && atomic_load(stop) == UINT64_MAX)
+            atomic_store(stop, n + AFTER_LOSS);
+    }
+    if (status != AFDEP_OK)
+        printf("%s: %s\n", afdep_status_string(status), x.why);
+    afdep_exchanger_free(&x);
+    afdep_status_t closed = afdep_buffer_close(buffer);
+    if (status == AFDEP_OK && closed != AFDEP_OK)
+        printf("close: %s: %s\n", afdep_status_string(closed), afdep_last_error());
+    else if (status == AFDEP_OK)
+        printf("survived rank %d\n", lost);
+}
+
 int afdep_child_main(int argc, char **argv, int *status)
 {
-    if (argc != 8 || strcmp(argv[1], CHILD_WORD) != 0)
+    if (argc != 9 || strcmp(argv[1], CHILD_WORD) != 0)
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
     afdep_scenario_t scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
@@ -179,7 +243,12 @@ int afdep_child_main(int argc, char **argv, int *status)
     if (made != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
     } else {
-        exchange_for_ever(&group, &scenario);
+        int shared = atoi(argv[8]);
+        void *stop = shared >= 0 ? mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0) : MAP_FAILED;
+        if (stop == MAP_FAILED)
+            exchange_for_ever(&group, &scenario);
+        else
+            exchange_and_survive(&group, &scenario, stop);
         afdep_group_destroy(&group);
     }
     fflush(stdout);
@@ -191,6 +260,7 @@ int afdep_child_main(int argc, char **argv, int *status)
 
 typedef struct child_world {
     int size, victim;
+    int stop; /* where survivors agree on their last exchange, else -1 */
     pid_t pids[CHILD_RANKS_MOST];
     int out[CHILD_RANKS_MOST];
     char said[CHILD_RANKS_MOST][512];
@@ -216,20 +286,37 @@ static int free_port(void)
     return port;
 }
 
+/* A word that children inherit: UINT64_MAX. -1 without. */
+static int make_stop(void)
+{
+    uint64_t never = UINT64_MAX;
+    int fd = memfd_create("afdep-validate", 0);
+    if (fd >= 0 && write(fd, &never, sizeof(never)) != sizeof(never)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
 {
-    char port[16], ffn[16], attention[16], per_domain[16], token[64];
+    char port[16], ffn[16], attention[16], per_domain[16], token[64], stop[16];
     snprintf(port, sizeof(port), "%d", free_port());
     snprintf(ffn, sizeof(ffn), "%d", k->ffn);
     snprintf(attention, sizeof(attention), "%d", k->attention);
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
     snprintf(token, sizeof(token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
     memset(w, 0, sizeof(*w));
+    w->stop = k->phase == AFDEP_KILL_SURVIVED ? make_stop() : -1;
+    if (k->phase == AFDEP_KILL_SURVIVED && w->stop < 0)
+        return -1;
+    snprintf(stop, sizeof(stop), "%d", w->stop);
     w->size = k->ffn + k->attention;
     for (int r = 0; r < w->size; r++) {
         char rank[16];
         snprintf(rank, sizeof(rank), "%d", r);
-        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, token, NULL };
+        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, token, stop,
+                                     NULL };
         w->pids[r] = start(argv, &w->out[r]);
         if (w->pids[r] < 0)
             return -1;
@@ -246,6 +333,8 @@ static void end_world(child_world_t *w)
         (void)reap(w->pids[r]);
         close(w->out[r]);
     }
+    if (w->stop >= 0)
+        close(w->stop);
 }
 
 /* Waits until every rank says that it is open. */
@@ -287,6 +376,13 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
         }
         /* While opening, the group may find it first, or the rank may have died before anyone knew it. */
         const char *report = strncmp(said, "open\n", 5) == 0 ? said + 5 : said;
+        if (k->phase == AFDEP_KILL_SURVIVED && w->victim >= k->ffn) {
+            char want[64];
+            snprintf(want, sizeof(want), "survived rank %d", w->victim);
+            if (strcmp(report, want) != 0)
+                afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d says \"%s\"", w->victim, r, report);
+            continue;
+        }
         int named = strstr(report, name) != NULL, peer = strncmp(report, "AFDEP_ERR_PEER", 14) == 0;
         int boot = strncmp(report, "AFDEP_ERR_", 10) == 0;
         if (k->phase == AFDEP_KILL_OPENING ? !boot : !(peer && named))
@@ -302,8 +398,9 @@ static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *ou
         end_world(&w);
         return;
     }
-    w.victim = k->victim >= 0 ? k->victim : (int)(next_random(state) % (uint64_t)w.size);
-    if (k->phase == AFDEP_KILL_EXCHANGING && wait_open(&w) != 0) {
+    int first = k->phase == AFDEP_KILL_SURVIVED ? k->ffn : 0;
+    w.victim = k->victim >= 0 ? k->victim : first + (int)(next_random(state) % (uint64_t)(w.size - first));
+    if (k->phase != AFDEP_KILL_OPENING && wait_open(&w) != 0) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "a child world did not open");
         end_world(&w);
         return;
@@ -372,6 +469,6 @@ void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
     int count = list_segments(before);
     for (int n = 0; n < k->points && outcome->verdict == AFDEP_PASSED; n++)
         run_kill(k, &state, outcome);
-    if (k->phase == AFDEP_KILL_EXCHANGING && outcome->verdict == AFDEP_PASSED && find_left(before, count, left))
+    if (k->phase != AFDEP_KILL_OPENING && outcome->verdict == AFDEP_PASSED && find_left(before, count, left))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s was left in /dev/shm", left);
 }

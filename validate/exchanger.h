@@ -32,6 +32,7 @@ typedef struct afdep_exchanger {
     afdep_staged_t *staged; /* of a buffer of the CUDA backend, else NULL */
     uint64_t seed;
     int rank, apply_weights;
+    int unchecked; /* FFN: the next receive is not compared */
     int fp8_combine, fp8_combine_min_bucket; /* as the buffer resolved them */
     /* Everything below is sized for the scenario's capacity and reused. */
     afdep_source_tokens_t own;      /* sources: this one's tokens */

@@ -244,6 +244,9 @@ const afdep_case_t afdep_cases_faults[] = {
     { "killed_in_one_domain", KILL(1, 3, 4, 3, -1, AFDEP_KILL_EXCHANGING) },
     { "killed_in_shared_domains", KILL(2, 4, 3, 3, -1, AFDEP_KILL_EXCHANGING) },
     { "killed_symmetric_rank", KILL(0, 4, 2, 2, -1, AFDEP_KILL_EXCHANGING) },
+    { "survived_source", KILL(2, 4, 2, 3, -1, AFDEP_KILL_SURVIVED) },
+    { "survived_source_in_one_domain", KILL(2, 3, 5, 2, -1, AFDEP_KILL_SURVIVED) },
+    { "survival_without_ffn_rank", KILL(2, 4, 2, 2, 1, AFDEP_KILL_SURVIVED) },
     { "killed_while_opening", KILL(2, 2, 2, 2, -1, AFDEP_KILL_OPENING) },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };
