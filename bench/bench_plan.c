@@ -117,8 +117,9 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
     if ((plan->microbatches > 0) != (plan->expert_us > 0))
         return afdep_why(why, why_size, "--%s: is needed with --%s", plan->microbatches > 0 ? "expert-us" : "microbatches",
                          plan->microbatches > 0 ? "microbatches" : "expert-us");
-    if (plan->microbatches > 0 && (plan->common.backend == 1 || plan->protocol == AFDEP_BENCH_ALLTOALLV))
-        return afdep_why(why, why_size, "--microbatches: %d: only the library on the host backend has them",
+    if (plan->microbatches > 0 &&
+        (plan->common.backend == 1 || (plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)))
+        return afdep_why(why, why_size, "--microbatches: %d: only sparse and dense on the host backend have them",
                          plan->microbatches);
     if (plan->microbatches > 0 && plan->in_flight > 1)
         return afdep_why(why, why_size, "--microbatches: %d: stands in place of --in-flight, not beside it",
@@ -326,6 +327,9 @@ static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why
         if (!plan->trace)
             return -1;
     }
+    if (plan->microbatches > 0 && plan->scenario.ffn_ranks == 0)
+        return afdep_why(why, why_size, "--microbatches: %d: a symmetric rank is both sides of an exchange",
+                         plan->microbatches);
     make_config(plan, w);
     if (w->fault && (afdep_fault_file_load(w->fault, &plan->faults, why, why_size) != 0 ||
                      afdep_fault_file_check(&plan->faults, plan->ranks, 8 * plan->scenario.num_sms, why,

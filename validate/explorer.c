@@ -133,6 +133,18 @@ static void make_order(afdep_explorer_t *e, uint64_t *state)
     }
 }
 
+/* The routing of the exchange before it on its plane again. */
+static void repeat_routing(afdep_explorer_t *e, int n)
+{
+    const afdep_exchange_plan_t *before = &e->plans[n - e->explore.in_flight];
+    afdep_exchange_plan_t *plan = &e->plans[n];
+    memcpy(e->tokens[n], before->tokens, sizeof(e->tokens[n]));
+    plan->bucket = before->bucket;
+    plan->inactive_percent = before->inactive_percent;
+    plan->cached = 1;
+    plan->routing = before->cached ? before->routing : before->number;
+}
+
 static void make_plans(afdep_explorer_t *e, uint64_t seed)
 {
     uint64_t state = seed ^ 0x5851F42D4C957F2Du;
@@ -152,6 +164,8 @@ static void make_plans(afdep_explorer_t *e, uint64_t seed)
             most = e->tokens[n][a] > most ? e->tokens[n][a] : most;
         }
         plan->bucket = r >> 11 & 1 ? most : e->settings.shape.capacity;
+        if (n >= e->explore.in_flight && (r >> 12) % 4 == 0)
+            repeat_routing(e, n);
     }
     make_order(e, &state);
 }

@@ -122,6 +122,8 @@ static const char *stall_rank(const afdep_group_t *group, void *context)
                 return failed;
             break;
         }
+        for (int ms = 0; rig->ffn && n == c->from && ms < TIMEOUT_MS / 2; ms += 2)
+            nap(); /* so that the other sources wait for longer than FFN ranks wait for the victim */
         if ((failed = exchange(rig, n, c->cached && n > 1)) != NULL)
             return failed;
     }
