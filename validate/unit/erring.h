@@ -25,8 +25,10 @@ static const error_case_t layouts[] = {
     { .ffn = 2, .attention = 4, .per_domain = 2 },
     { .ffn = 2, .attention = 2, .per_domain = 1 },
     { .ffn = 2, .attention = 4, .per_domain = 2, .dense = 1 },
+    { .ffn = 2, .attention = 4, .per_domain = 3 }, /* both roles in each domain */
 };
 #define LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
+#define LAYOUTS_OF_ONE_ROLE (LAYOUTS - 1) /* the first ones: a dispatch forwards for nobody, and waits for nobody's */
 
 /* NULL when a call returned `want` and said `text`; else what it did. */
 static inline const char *expect(afdep_status_t got, afdep_status_t want, const char *text, const char *what)

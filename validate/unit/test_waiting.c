@@ -70,7 +70,7 @@ static const char *unmatched_rank(const afdep_group_t *group, void *context)
 static void test_closing_with_an_exchange_open(void **state)
 {
     (void)state;
-    for (int i = 0; i < LAYOUTS; i++)
+    for (int i = 0; i < LAYOUTS_OF_ONE_ROLE; i++)
         for (int ffn = 0; ffn < 2; ffn++) {
             error_case_t c;
             memcpy(&c, &layouts[i], sizeof(c));
