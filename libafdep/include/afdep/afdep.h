@@ -227,7 +227,7 @@ typedef struct afdep_counters {
     uint64_t progress_tails;
     uint64_t combines;
     uint64_t witnesses;
-    uint64_t domain_words;  /* words inside an FFN domain: rows forwarded, partials ready */
+    uint64_t domain_words;  /* words inside a domain with FFN ranks: rows forwarded, partials ready, rail answers */
     uint64_t control_words; /* opening, closing, liveness, failure */
 } afdep_counters_t;
 
