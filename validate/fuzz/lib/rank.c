@@ -109,12 +109,13 @@ static afdep_toggle_t toggle(int on)
     return on ? AFDEP_ON : AFDEP_OFF;
 }
 
-/* Direct: 2 FFN and 4 Attention ranks in one domain. Directional: the same in 3 domains of 2. */
+/* Direct: 2 FFN and 4 Attention ranks in one domain. Across domains: the same in 3 domains of 2, one of FFN ranks, or in 2
+   domains of both roles. */
 static void resolve(afdep_settings_t *settings, uint8_t bits)
 {
     afdep_config_t c = AFDEP_CONFIG_INIT;
     c.ffn_ranks = 2;
-    c.ranks_per_domain = bits & 1 ? 2 : 0;
+    c.ranks_per_domain = bits & 1 ? (bits & 16 ? 3 : 2) : 0;
     c.num_experts = bits & 8 ? 8 : 4; /* a rank has as many as a token may choose, or fewer */
     c.top_k = TOP_K;
     c.hidden = HIDDEN;
@@ -127,7 +128,7 @@ static void resolve(afdep_settings_t *settings, uint8_t bits)
     c.stagger = toggle(!(bits & 8));
     c.sparse_dispatch = toggle(!(bits & 2));
     c.sparse_combine = toggle(!(bits & 4));
-    c.flags = bits & 16 ? AFDEP_FLAG_APPLY_WEIGHTS : 0;
+    c.flags = (bits & 16 ? AFDEP_FLAG_APPLY_WEIGHTS : 0) | (bits & 8 ? AFDEP_FLAG_MIXED_HYBRID : 0);
     AFDEP_FUZZ_EXPECT(afdep_settings_resolve(&c, RANKS, settings) == AFDEP_OK);
     settings->first_exchange = bits & 128 ? UINT32_MAX - 1 : 0;
 }
@@ -172,35 +173,40 @@ static void write_segment(run_t *run, uint64_t offset, const void *bytes, size_t
     memcpy(f->base + offset, bytes, count);
 }
 
+/* A word of a source. */
+static uint64_t place_of_source_word(const afdep_host_t *h, unsigned kind, int m, int *tail)
+{
+    int lanes = (int)(h->targets * h->combine_channels);
+    *tail = kind & 1;
+    return kind & 1 ? h->at_source->combine_tails + 8 * (uint64_t)(m % lanes)
+                    : afdep_at_witness(h->at_source, m % (int)h->targets);
+}
+
 /* Where the n-th word of a kind stands. `tail`: its halves count, rather than name an exchange. */
 static uint64_t place_of_word(const run_t *run, unsigned kind, unsigned n, int *tail)
 {
     const afdep_host_t *h = run->host;
     const afdep_shape_t *s = h->shape;
     uint64_t base = h->planes[n % (unsigned)s->in_flight].base;
-    int m = (int)(n / (unsigned)s->in_flight);
+    int m = (int)(n / (unsigned)s->in_flight), rail = m % s->ranks_per_domain;
     const afdep_plane_layout_t *l = afdep_plane_of(h->layout, s, h->rank);
     *tail = 0;
     if (kind == 6)
         return afdep_failure_word(m % RANKS);
     if (kind == 7)
         return afdep_closing_word(m % RANKS);
-    if (!h->worker) {
-        int lanes = (int)(h->targets * h->combine_channels);
-        *tail = kind & 1;
-        return base + (kind & 1 ? l->combine_tails + 8 * (uint64_t)(m % lanes)
-                                : afdep_at_witness(l, m % (int)h->targets));
-    }
-    if (s->protocol == AFDEP_PROTOCOL_DIRECT || kind == 0)
+    if (!h->worker && (!h->forwarder || kind == 3 || kind == 5))
+        return base + place_of_source_word(h, kind == 3 ? 0 : kind, m, tail);
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT || (h->forwarder && kind == 0))
         return base + afdep_at_count_word(l, m % (int)h->sources);
-    *tail = kind <= 2;
-    if (kind <= 2)
+    *tail = h->forwarder && kind <= 2;
+    if (*tail)
         return base + l->finish_tails + 8 * (uint64_t)(m % (s->attention_domains * s->channels));
-    if (kind == 3)
-        return base + afdep_at_forward_word(l, m % s->ranks_per_domain, m / 2 % 2);
-    if (kind == 4)
-        return base + afdep_at_reply_word(l, m % s->ranks_per_domain);
-    return base + afdep_at_extents(l, h->layout, m % s->ranks_per_domain); /* two sources' in one word */
+    if (h->forwarder && kind == 4)
+        return base + (m & 1 && !h->worker ? afdep_at_rail_answer(l, rail) : afdep_at_reply_word(l, rail));
+    if (kind != 5)
+        return base + afdep_at_forward_word(l, rail, m / 2 % 2);
+    return base + afdep_at_extents(l, h->layout, rail); /* two sources' in one word */
 }
 
 /* Operands: kind and a flag for any value, place; then the value, or what is added to what a right word would hold. */
@@ -232,18 +238,18 @@ static uint64_t place_of_row(const run_t *run, unsigned kind, unsigned n, int *r
     const afdep_plane_layout_t *l = afdep_plane_of(h->layout, s, h->rank);
     const afdep_row_format_t *f = &h->layout->row;
     uint64_t base = h->planes[n % (unsigned)s->in_flight].base, m = n / (unsigned)s->in_flight;
-    uint64_t inbox = (uint64_t)s->attention_ranks * CAPACITY, domain = inbox;
+    uint64_t slots = (uint64_t)s->attention_domains * (uint32_t)s->channels * h->layout->slots;
+    uint64_t tokens = (uint64_t)s->ranks_per_domain * (uint32_t)s->attention_domains * CAPACITY;
     *reply = !h->worker;
-    if (!h->worker)
+    if (!h->worker && (!h->forwarder || kind == 1))
         return base + l->combine_rows + m % ((uint64_t)h->targets * CAPACITY) * f->reply_stride;
     if (s->protocol == AFDEP_PROTOCOL_DIRECT)
-        return base + l->inbox + m % inbox * f->stride;
-    *reply = kind == 2;
-    if (kind == 2)
-        return base + l->partials + m % domain * f->reply_stride;
-    if (kind == 1)
-        return base + l->domain_inbox + m % domain * f->stride;
-    uint64_t slots = (uint64_t)s->attention_domains * (uint32_t)s->channels * h->layout->slots;
+        return base + l->inbox + m % ((uint64_t)s->attention_ranks * CAPACITY) * f->stride;
+    *reply = h->forwarder && kind == 2;
+    if (*reply)
+        return base + l->partials + m % tokens * f->reply_stride;
+    if (h->worker && (kind == 1 || !h->forwarder))
+        return base + l->domain_inbox + m % tokens * f->stride;
     return base + l->inbox + m % slots * f->stride;
 }
 
@@ -400,7 +406,7 @@ static void begin_call(run_t *run)
     afdep_status_t status;
     if (run->under_way)
         return;
-    if (h->ffn)
+    if (h->worker)
         status = second ? begin_reply(run) : begin_receive(run, how);
     else
         status = second ? begin_collect(run, how) : begin_dispatch(run, how);
