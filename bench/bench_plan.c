@@ -82,6 +82,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "each Attention rank's own token count: one line, in place of --tokens", &w->tokens_per_source_given },
         { "in-flight", AFDEP_OPTION_INT, &plan->in_flight, 1, AFDEP_BENCH_IN_FLIGHT_MAX, 0, "N",
           "dispatches outstanding at once; times are per exchange of a pipelined N (default 1)", 0 },
+        { "pin", AFDEP_OPTION_ON_OFF, &plan->pin, 0, 0, 0, 0,
+          "where ranks outnumber processors, bind them to these round robin, alike in every arm (default off)", 0 },
         { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE",
           "faults to inject (afdep-fault/1): exchanges run late, or end in an error that names what is missing", 0 },
         { "dump", AFDEP_OPTION_STRING, &plan->dump, 0, 0, 0, "DIR",

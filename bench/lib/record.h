@@ -13,7 +13,7 @@ typedef struct afdep_arm {
     const char *protocol; /* as --protocol */
     int stagger, sparse_dispatch, sparse_combine;
     const char *dtype, *backend, *fabric;
-    int emulated, graph;
+    int emulated, graph, pinned;
     const char *domains; /* "declared" or "discovered" */
     const cJSON *fault;  /* the faults injected, as their file has them; NULL: none */
 } afdep_arm_t;
