@@ -65,7 +65,8 @@ static const cJSON *get(const cJSON *json, const char *name)
 static cJSON *begin(int argc, char **argv)
 {
     afdep_scenario_t scenario;
-    const afdep_arm_t arm = { "sparse", "sparse", 1, 1, 0, "bf16", "host", "shm", 0, 1, "declared", NULL };
+    const afdep_arm_t arm = { .name = "sparse", .protocol = "sparse", .stagger = 1, .sparse_dispatch = 1, .dtype = "bf16",
+                              .backend = "host", .fabric = "shm", .graph = 1, .domains = "declared" };
     afdep_scenario_default(&scenario);
     scenario.ffn_ranks = 2;
     scenario.attention_ranks = 6;
