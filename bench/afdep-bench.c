@@ -126,6 +126,8 @@ static int run_rank(afdep_world_t *world, void *argument)
     const afdep_bench_plan_t *plan = argument;
     afdep_bench_rank_t rank;
     output_t output = { 0 };
+    if (plan->pin)
+        afdep_world_pin(world); /* first, since a fabric looks at the processors it may use */
     int status = afdep_bench_rank_open(&rank, plan, world);
     if (status != 0)
         return status;

@@ -87,6 +87,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "also time N micro-batches one after another over one buffer, and as ping-pong over two, with --expert-us", 0 },
         { "expert-us", AFDEP_OPTION_INT, &plan->expert_us, 1, INT_MOST, 0, "X",
           "microseconds that an FFN rank's experts take for a micro-batch, beside its communication", 0 },
+        { "pin", AFDEP_OPTION_ON_OFF, &plan->pin, 0, 0, 0, 0,
+          "where ranks outnumber processors, bind them to these round robin, alike in every arm (default off)", 0 },
         { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE",
           "faults to inject (afdep-fault/1): exchanges run late, or end in an error that names what is missing", 0 },
         { "dump", AFDEP_OPTION_STRING, &plan->dump, 0, 0, 0, "DIR",

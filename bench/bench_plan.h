@@ -34,6 +34,7 @@ typedef struct afdep_bench_plan {
     int protocol;                /* afdep_bench_protocol_t */
     int check;
     int view;                    /* timed exchanges on a device collect views */
+    int pin;                     /* bind ranks to processors where there are too few */
     int iterations;              /* timed iterations of each token count; 0: as many as fit the budget */
     int budget_ms;
     int warmup;

@@ -63,6 +63,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->fabric = info->fabric;
     arm->emulated = 0;
     arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
+    arm->pinned = rank->plan->pin;
     arm->domains = "declared";
     arm->fault = rank->plan->faults.json;
 }

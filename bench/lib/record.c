@@ -120,6 +120,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON_AddBoolToObject(json, "emulated", arm->emulated);
     cJSON_AddBoolToObject(json, "graph", arm->graph);
     cJSON_AddItemToObject(json, "domains", afdep_json_string(arm->domains));
+    if (arm->pinned)
+        cJSON_AddBoolToObject(json, "pinned", 1);
     if (arm->fault)
         cJSON_AddItemToObject(json, "fault", cJSON_Duplicate(arm->fault, 1));
     return json;

@@ -15,7 +15,7 @@ typedef struct afdep_arm {
     int stagger, sparse_dispatch, sparse_combine;
     int fp8_combine; /* recorded where it is on */
     const char *dtype, *backend, *fabric;
-    int emulated, graph;
+    int emulated, graph, pinned;
     const char *domains; /* "declared" or "discovered" */
     const cJSON *fault;  /* the faults injected, as their file has them; NULL: none */
 } afdep_arm_t;

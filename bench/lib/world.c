@@ -200,6 +200,21 @@ static void unpin(void)
     CPU_FREE(set);
 }
 
+void afdep_world_pin(const afdep_world_t *world)
+{
+    size_t size = CPU_ALLOC_SIZE(AFDEP_CPUS_MAX);
+    cpu_set_t *own = CPU_ALLOC(AFDEP_CPUS_MAX);
+    if (own && sched_getaffinity(0, size, own) == 0 && CPU_COUNT_S(size, own) < world->size) {
+        int left = world->rank % CPU_COUNT_S(size, own), cpu = 0;
+        while (!CPU_ISSET_S(cpu, size, own) || left-- > 0)
+            cpu++;
+        CPU_ZERO_S(size, own);
+        CPU_SET_S(cpu, size, own);
+        sched_setaffinity(0, size, own); /* on failure the kernel goes on placing the rank */
+    }
+    CPU_FREE(own);
+}
+
 /* Starts the threads, or none: on failure those that exist have left again. */
 static int start_threads(afdep_rank_thread_t *ranks, int size, afdep_gate_t *gate)
 {

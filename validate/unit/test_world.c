@@ -182,6 +182,41 @@ static void undoes_the_launchers_pinning_only(void **state)
     assert_int_equal(exit_status(child), 1);
 }
 
+static int pin_and_tell(afdep_world_t *world, void *argument)
+{
+    int *cpus = argument;
+    afdep_world_pin(world);
+    cpus[world->rank] = processors() == 1 ? sched_getcpu() : -1;
+    return 0;
+}
+
+static int pinned_apart(int ranks)
+{
+    int cpus[1024] = { 0 };
+    if (afdep_world_run(ranks, 20000, pin_and_tell, cpus) != 0)
+        return 100;
+    for (int r = 0; r < ranks; r++)
+        if (cpus[r] < 0 || (cpus[r] == cpus[0]) != (r % (ranks - 1) == 0))
+            return 1;
+    return 0;
+}
+
+/* Ranks outnumber processors by one, so that the last shares the first one's processor and no other does. */
+static void pins_round_robin_where_processors_are_short(void **state)
+{
+    (void)state;
+    pid_t child;
+    int all = processors();
+    if (all < 2 || all > 1000) {
+        print_message("skipped: %d processors\n", all);
+        skip();
+    }
+    IN_CHILD(child, pinned_apart(all + 1));
+    assert_int_equal(exit_status(child), 0);
+    IN_CHILD(child, pinned_apart(all)); /* enough for everybody: nobody is bound */
+    assert_int_equal(exit_status(child), 1);
+}
+
 /* ---- Losing each other ----------------------------------------------------------------------------------------- */
 
 static int stay_away(afdep_world_t *world, void *argument)
@@ -238,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(knows_who_launched, no_launcher), cmocka_unit_test_setup(ranks_meet, no_launcher),
         cmocka_unit_test_setup(undoes_the_launchers_pinning_only, no_launcher),
+        cmocka_unit_test_setup(pins_round_robin_where_processors_are_short, no_launcher),
         cmocka_unit_test_setup(ends_when_ranks_are_lost, no_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
