@@ -148,5 +148,5 @@ void afdep_bench_overlap(afdep_bench_rank_t *rank, int tokens, afdep_bench_overl
     overlap->ping_pong_us = afdep_summarize(us[PING_PONG], SAMPLES).median;
     double expert = rank->plan->expert_us, shorter = overlap->communication_us;
     shorter = shorter < expert ? shorter : expert;
-    overlap->hidden_pct = 100 * (overlap->serial_us - overlap->ping_pong_us) / shorter;
+    overlap->hidden_pct = 100 * (overlap->communication_us + expert - overlap->ping_pong_us) / shorter;
 }

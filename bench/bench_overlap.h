@@ -14,7 +14,7 @@ typedef struct afdep_bench_overlap {
     double communication_us; /* one after another, experts that take no time */
     double serial_us;        /* one after another */
     double ping_pong_us;
-    double hidden_pct;       /* of the shorter of communication and expert time */
+    double hidden_pct;       /* of the shorter of communication and expert time: what ping-pong takes less than their sum */
 } afdep_bench_overlap_t;
 
 /* Collective, for ranks opened with a plan that has micro-batches. The same on every rank. */

@@ -569,10 +569,11 @@ static afdep_status_t call_reply(afdep_buffer_t *buffer, future_t *f)
     return afdep_worker_reply(buffer, &f->reply, NULL);
 }
 
-/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. */
-static const char *check_call(afdep_buffer_t *buffer, call_fn call, future_t *f, size_t size)
+/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. `less` bytes
+   are fewer than any version has. */
+static const char *check_call(afdep_buffer_t *buffer, call_fn call, future_t *f, size_t size, size_t less)
 {
-    size_t broken[] = { 0, size - 8, SIZE_MAX }, larger = size + TAIL;
+    size_t broken[] = { 0, less, SIZE_MAX }, larger = size + TAIL;
     for (int i = 0; i < 3; i++) {
         memcpy(f, &broken[i], 8);
         if (call(buffer, f) != AFDEP_ERR_ARGUMENT || !strstr(afdep_last_error(), "struct_size"))
@@ -595,12 +596,13 @@ static const char *check_source(rig_t *rig)
     future_t f;
     memset(&f, 0, sizeof(f));
     f.dispatch = rig_dispatch_args(rig, 8, 5);
-    const char *failed = check_call(rig->buffer, call_dispatch, &f, sizeof(f.dispatch));
+    const char *failed = check_call(rig->buffer, call_dispatch, &f, sizeof(f.dispatch),
+                                    offsetof(afdep_dispatch_t, weights));
     if (failed)
         return failed;
     memset(&f, 0, sizeof(f));
     f.collect.out = rig->out;
-    if ((failed = check_call(rig->buffer, call_collect, &f, sizeof(f.collect))) != NULL)
+    if ((failed = check_call(rig->buffer, call_collect, &f, sizeof(f.collect), sizeof(f.collect) - 8)) != NULL)
         return failed;
     return f.collect.tokens == 5 && rig_wrong_token(rig, 5) < 0 ? NULL : crowd_say("the result is wrong");
 }
@@ -610,14 +612,15 @@ static const char *check_worker(rig_t *rig)
     future_t f;
     memset(&f, 0, sizeof(f));
     f.receive = rig_receive_args(rig, 8);
-    const char *failed = check_call(rig->buffer, call_receive, &f, sizeof(f.receive));
+    const char *failed = check_call(rig->buffer, call_receive, &f, sizeof(f.receive),
+                                    offsetof(afdep_receive_t, receipt));
     if (failed)
         return failed;
     rig->receipt = f.receive.receipt;
     memset(&f, 0, sizeof(f));
     f.reply.rows = rig->rows;
     f.reply.receipt = rig->receipt;
-    return check_call(rig->buffer, call_reply, &f, sizeof(f.reply));
+    return check_call(rig->buffer, call_reply, &f, sizeof(f.reply), sizeof(f.reply) - 8);
 }
 
 static const char *struct_rank(const afdep_group_t *group, void *context)

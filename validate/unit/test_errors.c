@@ -39,7 +39,7 @@ static const char *bad_dispatches(rig_t *rig)
     BAD(afdep_source_dispatch(b, &d, NULL), "ids is NULL");
     d = good, d.weights = NULL;
     BAD(afdep_source_dispatch(b, &d, NULL), "weights is NULL");
-    d = good, d.struct_size = sizeof(d) - 8;
+    d = good, d.struct_size = offsetof(afdep_dispatch_t, weights); /* less than any version has */
     BAD(afdep_source_dispatch(b, &d, NULL), "struct_size");
     EXPECT(afdep_source_collect(b, &c, NULL), AFDEP_ERR_ORDER, "no dispatch is uncollected");
     return NULL;

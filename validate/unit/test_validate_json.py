@@ -114,7 +114,7 @@ BAD = [
     ("scenario", ["seed"], 2**53, "$.seed"),
     ("scenario", ["model", "hidden"], 300, "$.model.hidden"),
     ("scenario", ["model", "top_k"], 33, "$.model.top_k"),
-    ("scenario", ["topology", "ffn_ranks"], 0, "$.topology.ffn_ranks"),
+    ("scenario", ["topology", "ffn_ranks"], -1, "$.topology.ffn_ranks"),
     ("scenario", ["topology"], None, "$.topology"),
     ("scenario", ["routing"], {"kind": "zipf"}, "$.routing"),
     ("scenario", ["routing"], {"kind": "uniform", "s": 1}, "$.routing"),
