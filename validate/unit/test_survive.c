@@ -199,6 +199,8 @@ static const char *ffn_rank(const afdep_group_t *group, void *context)
     if (rig->rank != c->victim) {
         /* In one domain another FFN rank has no part in it, until the sources do not come. */
         for (int n = 0; n < 4 && status == AFDEP_OK; n++) {
+            for (int ms = 0; rig->ffn && n == 1 && ms < TIMEOUT_MS / 2; ms += 2)
+                nap(); /* so that the sources give up before this rank does */
             status = first(rig, 0);
             if (status == AFDEP_OK)
                 status = rig_second(rig);
