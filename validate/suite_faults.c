@@ -247,6 +247,7 @@ const afdep_case_t afdep_cases_faults[] = {
     { "survived_source", KILL(2, 4, 2, 3, -1, AFDEP_KILL_SURVIVED) },
     { "survived_source_in_one_domain", KILL(2, 3, 5, 2, -1, AFDEP_KILL_SURVIVED) },
     { "survival_without_ffn_rank", KILL(2, 4, 2, 2, 1, AFDEP_KILL_SURVIVED) },
+    { "survival_without_ffn_rank_in_one_domain", KILL(2, 3, 5, 2, 1, AFDEP_KILL_SURVIVED) },
     { "killed_while_opening", KILL(2, 2, 2, 2, -1, AFDEP_KILL_OPENING) },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };

@@ -97,10 +97,13 @@ afdep_status_t afdep_host_look(afdep_host_t *h)
         return remember(h, heard);
     for (int peer = 0; peer < h->shape->ranks; peer++) {
         uint64_t word = peer == h->rank ? 0 : afdep_fabric_read(h->fabric, afdep_failure_word(peer));
-        if (word == 0 || afdep_host_forgives(h, peer, "it gave up"))
+        if (word == 0 || afdep_host_is_lost(h, peer))
             continue;
         afdep_status_t status = (afdep_status_t)-(int)(afdep_word_high(word) & 0xFFFF);
         int culprit = (int)(afdep_word_low(word) & 0x7FFFFFFF) - 1;
+        /* A source that gave up may be lost by itself; not so where it says that a worker is. */
+        if ((culprit < 0 || !afdep_is_worker(h->shape, culprit)) && afdep_host_forgives(h, peer, "it gave up"))
+            continue;
         if (status == AFDEP_ERR_PEER && culprit >= 0)
             status = afdep_fail(AFDEP_ERR_PEER, "rank %d is dead, says rank %d", culprit, peer);
         else if (culprit >= 0)

@@ -12,6 +12,8 @@
  * - A rank that does not know yet waits for that source at its own deadline, so masks travel: whoever masks tells all ranks
  *   in a word per victim (any writer writes the same 1). The victim finds its own word and gives up.
  *
+ * Where none of several sources has come, nobody is masked: the fault is elsewhere, and the ordinary errors say so.
+ *
  * An FFN rank waits for a source until nothing has come for one deadline, and for all sources of a call two deadlines at
  * most; everybody else waits three, so that nobody's patience ends before the mask has come.
  */
@@ -54,27 +56,41 @@ int afdep_host_forgives(afdep_host_t *h, int rank, const char *why)
     return 1;
 }
 
-/* Sources that the receive under way still waits for. */
-static int lose_missing(afdep_host_t *h)
+/* Whether the receive under way still waits for a source (direct: Attention index, else its domain). */
+static int is_missing(const afdep_host_t *h, int source)
 {
     const afdep_shape_t *s = h->shape;
-    afdep_plane_t *p = h->plane;
-    int direct = s->protocol == AFDEP_PROTOCOL_DIRECT, lost = 0;
-    for (int source = 0; source < (int)h->sources; source++) {
-        int rank = direct ? s->ffn_ranks + source : afdep_source_rank(s, source, h->rail), missing = 0;
-        if (direct) {
-            uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, source));
-            missing = afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight) == AFDEP_WORD_WAIT;
-        } else {
-            for (int c = 0; c < s->channels; c++)
-                missing |= p->open[source * s->channels + c];
-        }
-        if (missing && !h->lost[rank]) {
-            afdep_host_lose(h, rank, "it did not do its part before the deadline");
-            lost = 1;
-        }
+    const afdep_plane_t *p = h->plane;
+    int missing = 0;
+    if (s->protocol == AFDEP_PROTOCOL_DIRECT) {
+        uint64_t word = afdep_fabric_read(h->fabric, p->base + afdep_at_count_word(h->at_worker, source));
+        return afdep_tag_state(word, (uint32_t)h->exchange, (uint32_t)s->in_flight) == AFDEP_WORD_WAIT;
     }
-    return lost;
+    for (int c = 0; c < s->channels; c++)
+        missing |= p->open[source * s->channels + c];
+    return missing;
+}
+
+static int source_rank(const afdep_host_t *h, int source)
+{
+    return h->shape->protocol == AFDEP_PROTOCOL_DIRECT ? h->shape->ffn_ranks + source
+                                                       : afdep_source_rank(h->shape, source, h->rail);
+}
+
+/* Masks the sources that the receive under way still waits for. Where none of several has come it is not they who are
+   late: they may all wait for another FFN rank, and that is an error for all. */
+static int lose_missing(afdep_host_t *h)
+{
+    int missing = 0, come = 0;
+    for (int source = 0; source < (int)h->sources; source++)
+        if (!h->lost[source_rank(h, source)])
+            *(is_missing(h, source) ? &missing : &come) += 1;
+    if (missing == 0 || (come == 0 && missing > 1))
+        return 0;
+    for (int source = 0; source < (int)h->sources; source++)
+        if (!h->lost[source_rank(h, source)] && is_missing(h, source))
+            afdep_host_lose(h, source_rank(h, source), "it did not do its part before the deadline");
+    return 1;
 }
 
 int afdep_host_lose_awaited(afdep_host_t *h)
@@ -82,8 +98,8 @@ int afdep_host_lose_awaited(afdep_host_t *h)
     int lost = 0;
     if (!h->worker)
         return 0;
-    if (h->receive_stage == AFDEP_RECEIVE_JOIN && lose_missing(h))
-        return 1;
+    if (h->receive_stage == AFDEP_RECEIVE_JOIN)
+        return lose_missing(h);
     for (int i = 0; i < h->actor_count; i++) {
         int peer = h->actors[i].wait.peer;
         if (peer >= 0 && may_lose(h, peer) && !h->lost[peer]) {

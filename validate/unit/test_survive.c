@@ -171,6 +171,7 @@ static void test_stalls(void **state)
         { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 5, .from = 2, .dense = 1 },
         { .ffn = 4, .attention = 2, .per_domain = 2, .victim = 5, .from = 4, .half = 1 },   /* two FFN domains */
         { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 1 },                         /* an FFN rank: not survived */
+        { .ffn = 2, .attention = 4, .per_domain = 6, .victim = 1 },
     };
     enum { CASES = sizeof(cases) / sizeof(cases[0]) };
     (void)state;
@@ -196,9 +197,14 @@ static const char *ffn_rank(const afdep_group_t *group, void *context)
     if (!rig)
         return crowd_say("open: %s", afdep_last_error());
     if (rig->rank != c->victim) {
-        status = first(rig, 0);
-        if (status == AFDEP_OK)
-            status = rig_second(rig);
+        /* In one domain another FFN rank has no part in it, until the sources do not come. */
+        for (int n = 0; n < 4 && status == AFDEP_OK; n++) {
+            for (int ms = 0; rig->ffn && n == 1 && ms < TIMEOUT_MS / 2; ms += 2)
+                nap(); /* so that the sources give up before this rank does */
+            status = first(rig, 0);
+            if (status == AFDEP_OK)
+                status = rig_second(rig);
+        }
         if (status != AFDEP_ERR_TIMEOUT && status != AFDEP_ERR_PEER)
             return crowd_say("%s: %s", afdep_status_string(status), afdep_last_error());
         atomic_fetch_add(&c->through, 1);

@@ -170,7 +170,7 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer);
 
 /*
  * With AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank whose process is gone, whose buffer failed, or from which nothing came
- * within timeout_ms where an FFN rank waited for it, is masked. FFN ranks take it for a source without tokens (in a cached
+ * within timeout_ms where an FFN rank waited for it (and others had come), is masked. FFN ranks take it for a source without tokens (in a cached
  * receive its rows are as padding), the other Attention ranks go on with exact results, and the rank itself, where it lives,
  * gets AFDEP_ERR_PEER from its next wait. Waits for FFN ranks may last three times timeout_ms; the loss of an FFN rank is an
  * error for all, as ever. Not on the CUDA backend, not over MPI, not where Attention ranks forward or own experts.
