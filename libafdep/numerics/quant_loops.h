@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The encoders' loops, written once and free of branches, over blocks of 32 so that compilers vectorize them. The file
+ * that includes this one defines QUANT_TARGET (the processor that its functions are compiled for), QUANT_NAME and
+ * QUANT_OPS. All versions do the same operations on the same values, so their results are the same bits.
+ */
+#include "numerics/bits.h"
+#include "numerics/e4m3.h"
+#include "numerics/e8m0.h"
+#include "numerics/quant.h"
+
+#ifdef __FAST_MATH__
+#error "the encoders are exact: build without -ffast-math"
+#endif
+
+#define LOOP QUANT_TARGET static inline __attribute__((always_inline))
+
+enum { STEP = 32 };
+
+/* What a block's largest finite magnitude is, as BF16 bits, and whether it holds a NaN. */
+typedef struct peak {
+    uint16_t amax, nan;
+} peak_t;
+
+/* Rows without infinities and NaN need the first loop alone. */
+LOOP peak_t peak_of(const uint16_t *restrict x, size_t n)
+{
+    uint16_t most = 0;
+    peak_t peak = { 0, 0 };
+
+    for (size_t at = 0; at < n; at += STEP)
+        for (int i = 0; i < STEP; i++) {
+            uint16_t magnitude = x[at + (size_t)i] & 0x7FFFu;
+
+            most = most > magnitude ? most : magnitude;
+        }
+    peak.amax = most;
+    if (most < 0x7F80u)
+        return peak;
+    peak.amax = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t magnitude = x[i] & 0x7FFFu;
+
+        peak.nan |= magnitude > 0x7F80u;
+        peak.amax = magnitude < 0x7F80u && magnitude > peak.amax ? magnitude : peak.amax;
+    }
+    return peak;
+}
+
+LOOP float widened(uint16_t bf16)
+{
+    return afdep_f32_of_bits((uint32_t)bf16 << 16);
+}
+
+/* Up to a power of two, at least 2^-127, the least that e8m0 has. */
+LOOP float to_power(float scale)
+{
+    uint32_t bits = afdep_f32_bits(scale);
+
+    if (bits <= 0x00400000u)
+        return afdep_f32_of_bits(0x00400000u);
+    return afdep_f32_of_bits((bits + 0x7FFFFFu) & 0x7F800000u);
+}
+
+LOOP float scale_of(uint16_t amax, float largest, int power)
+{
+    float scale = amax ? widened(amax) / largest : 1.0f;
+
+    return power ? to_power(scale) : scale;
+}
+
+/* `a` where `condition` holds, else `b`: in masks, since compilers keep a conditional expression of floats as a branch. */
+LOOP uint32_t choose(int condition, uint32_t a, uint32_t b)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+
+    return (a & mask) | (b & ~mask);
+}
+
+/* The bits of magnitude + unit * 2^23 less those of unit * 2^23: magnitude in units, rounded to nearest even by the sum. */
+LOOP uint32_t in_units(uint32_t magnitude, float big)
+{
+    return afdep_f32_bits(afdep_f32_of_bits(magnitude) + big) - afdep_f32_bits(big);
+}
+
+/* afdep_e4m3_from_f32(). Below the smallest normal, 2^-6, codes count units of 2^-9. */
+LOOP uint32_t e4m3_of(float value)
+{
+    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    uint32_t normal = ((magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20) - ((127u - 7u) << 3);
+    uint32_t code = choose(magnitude < 0x3C800000u, in_units(magnitude, 0x1p14f), normal);
+
+    code = choose(magnitude >= 0x43E00000u, AFDEP_E4M3_MAX, code) | ((bits >> 24) & 0x80u);
+    return choose(magnitude > 0x7F800000u, AFDEP_E4M3_NAN, code);
+}
+
+/* afdep_e2m1_from_f32(). Below the smallest normal, 1, codes count units of 0.5. */
+LOOP uint32_t e2m1_of(float value)
+{
+    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    uint32_t normal = ((magnitude + 0x1FFFFFu + ((magnitude >> 22) & 1u)) >> 22) - (126u << 1);
+    uint32_t code = choose(magnitude < 0x3F800000u, in_units(magnitude, 0x1p22f), normal);
+
+    code = choose(magnitude >= 0x40C00000u, 7u, code) | ((bits >> 28) & 8u);
+    return choose(magnitude > 0x7F800000u, 0u, code);
+}
+
+/* afdep_int8_from_f32(). */
+LOOP uint32_t int8_of(float value)
+{
+    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu, sign = 0u - (bits >> 31);
+    uint32_t code = in_units(choose(magnitude > 0x42FE0000u, 0x42FE0000u, magnitude), 0x1p23f);
+
+    return choose(magnitude > 0x7F800000u, 0u, (code ^ sign) - sign);
+}
+
+QUANT_TARGET static void encode_int8(int8_t *restrict codes, float *restrict scale, const uint16_t *restrict x,
+                                     size_t n, int power)
+{
+    peak_t peak = peak_of(x, n);
+    float divisor = scale_of(peak.amax, 127.0f, power);
+
+    for (size_t at = 0; at < n; at += STEP)
+        for (int i = 0; i < STEP; i++)
+            codes[at + (size_t)i] = (int8_t)(uint8_t)int8_of(widened(x[at + (size_t)i]) / divisor);
+    *scale = peak.nan ? afdep_f32_of_bits(0x7FFFFFFFu) : divisor;
+}
+
+QUANT_TARGET static void encode_e4m3(uint8_t *restrict codes, float *restrict scales, const uint16_t *restrict x,
+                                     size_t n, size_t block, int power)
+{
+    for (size_t b = 0; b * block < n; b++) {
+        const uint16_t *restrict from = x + b * block;
+        uint8_t *restrict to = codes + b * block;
+        float scale = scale_of(peak_of(from, block).amax, 448.0f, power);
+
+        for (size_t at = 0; at < block; at += STEP)
+            for (int i = 0; i < STEP; i++)
+                to[at + (size_t)i] = (uint8_t)e4m3_of(widened(from[at + (size_t)i]) / scale);
+        scales[b] = scale;
+    }
+}
+
+/* One over an e8m0 scale, a normal number: codes of blocks end at 254 - 2. */
+LOOP float inverse(uint8_t code)
+{
+    return afdep_f32_of_bits((254u - (uint32_t)code) << 23);
+}
+
+QUANT_TARGET static void encode_mxfp8(uint8_t *restrict codes, uint8_t *restrict scales, const uint16_t *restrict x,
+                                      size_t n)
+{
+    for (size_t at = 0; at < n; at += STEP) {
+        uint8_t scale = afdep_e8m0_of_block(peak_of(x + at, STEP).amax, 8);
+        float factor = inverse(scale);
+
+        for (int i = 0; i < STEP; i++)
+            codes[at + (size_t)i] = (uint8_t)e4m3_of(widened(x[at + (size_t)i]) * factor);
+        scales[at / STEP] = scale;
+    }
+}
+
+QUANT_TARGET static void encode_mxfp4(uint8_t *restrict codes, uint8_t *restrict scales, const uint16_t *restrict x,
+                                      size_t n)
+{
+    for (size_t at = 0; at < n; at += STEP) {
+        peak_t peak = peak_of(x + at, STEP);
+        uint8_t scale = afdep_e8m0_of_block(peak.amax, 2);
+        float factor = inverse(scale);
+        uint8_t halves[STEP];
+
+        for (int i = 0; i < STEP; i++)
+            halves[i] = (uint8_t)e2m1_of(widened(x[at + (size_t)i]) * factor);
+        for (int i = 0; i < STEP / 2; i++)
+            codes[at / 2 + (size_t)i] = (uint8_t)(halves[2 * i] | halves[2 * i + 1] << 4);
+        scales[at / STEP] = peak.nan ? AFDEP_E8M0_NAN : scale;
+    }
+}
+
+const afdep_quant_ops_t QUANT_OPS = { QUANT_NAME, encode_int8, encode_e4m3, encode_mxfp8, encode_mxfp4 };
