@@ -101,7 +101,7 @@ static inline afdep_ll_buffer_t *afdep_ll_of(afdep_host_t *h)
 
 static inline afdep_ll_plane_t *afdep_ll_plane_of(afdep_ll_buffer_t *b, uint64_t exchange)
 {
-    return &b->planes[AFDEP_PLANTED(ONE_PLANE) ? 0 : afdep_ll_plane_index(exchange)];
+    return &b->planes[afdep_ll_plane_index(exchange)];
 }
 
 /* ---- ll_buffer.c --------------------------------------------------------------------------------------------- */
@@ -123,6 +123,13 @@ void afdep_ll_begin_receive(afdep_ll_buffer_t *b, afdep_ll_plane_t *p);         
 void afdep_ll_end_receive(afdep_ll_plane_t *p);                       /* counts and statistics to the caller */
 afdep_status_t afdep_ll_begin_combine(afdep_ll_buffer_t *b, const afdep_ll_combine_t *combine);    /* ll_combine.c */
 void afdep_ll_begin_reduce(afdep_ll_buffer_t *b, afdep_ll_plane_t *p);                             /* ll_reduce.c */
+void afdep_ll_end_reduce(afdep_ll_plane_t *p);
+
+/* ll_calls.c: the sending halves as the calls begin and end them, for whoever schedules actors by itself. */
+afdep_status_t afdep_ll_start_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *dispatch);
+void afdep_ll_end_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *dispatch);
+afdep_status_t afdep_ll_start_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *combine);
+void afdep_ll_end_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *combine);
 
 /* The route that was repaired in the dispatch just begun: OK, or ROUTE with its sentence. */
 afdep_status_t afdep_ll_route_status(const afdep_ll_buffer_t *b);

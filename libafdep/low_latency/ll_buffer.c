@@ -84,7 +84,7 @@ static void start_planes(afdep_ll_buffer_t *b)
 {
     for (int g = 0; g < AFDEP_LL_PLANES; g++) {
         afdep_ll_plane_t *p = &b->planes[g];
-        p->base = afdep_ll_plane_start(&b->settings.layout, g);
+        p->base = afdep_ll_plane_start(&b->settings.layout, AFDEP_PLANTED(ONE_PLANE) ? 0 : g);
         p->exchange = 0;
         p->stage = AFDEP_LL_FREE;
         for (int r = 0; r < b->settings.shape.ranks; r++)

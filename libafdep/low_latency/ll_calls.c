@@ -57,7 +57,7 @@ static void end(afdep_ll_plane_t *p, phase_t phase)
     if (phase == DISPATCH)
         afdep_ll_end_receive(p);
     else
-        p->stage = AFDEP_LL_FREE;
+        afdep_ll_end_reduce(p);
 }
 
 static afdep_status_t complete(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, phase_t phase)
@@ -83,24 +83,32 @@ static afdep_status_t complete_or_defer(afdep_ll_buffer_t *b, afdep_ll_plane_t *
 
 /* ---- Dispatch ------------------------------------------------------------------------------------------------ */
 
-static afdep_status_t dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *d)
+afdep_status_t afdep_ll_start_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *d)
 {
     memset(&d->handle, 0, sizeof(d->handle));
     memset(&d->event, 0, sizeof(d->event));
     memset(&d->hook, 0, sizeof(d->hook));
     afdep_status_t status = afdep_host_check(&b->host);
-    if (status == AFDEP_OK)
-        status = afdep_ll_begin_dispatch(b, d);
+    return status == AFDEP_OK ? afdep_ll_begin_dispatch(b, d) : status;
+}
+
+void afdep_ll_end_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *d)
+{
+    b->plane->stage = AFDEP_LL_SENT;
+    d->resolved = b->plane->format;
+    d->handle.opaque[0] = seal(b, DISPATCH);
+    d->handle.opaque[1] = b->plane->exchange;
+}
+
+static afdep_status_t dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *d)
+{
+    afdep_status_t status = afdep_ll_start_dispatch(b, d);
     if (status == AFDEP_OK)
         status = run(b);
     if (status != AFDEP_OK)
         return status;
-    afdep_ll_plane_t *p = b->plane;
-    p->stage = AFDEP_LL_SENT;
-    d->resolved = p->format;
-    d->handle.opaque[0] = seal(b, DISPATCH);
-    d->handle.opaque[1] = p->exchange;
-    status = complete_or_defer(b, p, DISPATCH, d->async_finish, d->return_recv_hook, &d->event, &d->hook);
+    afdep_ll_end_dispatch(b, d);
+    status = complete_or_defer(b, b->plane, DISPATCH, d->async_finish, d->return_recv_hook, &d->event, &d->hook);
     return status == AFDEP_OK ? afdep_ll_route_status(b) : status;
 }
 
@@ -156,24 +164,32 @@ static afdep_status_t find_combine(afdep_ll_buffer_t *b, const afdep_ll_combine_
     return AFDEP_OK;
 }
 
-static afdep_status_t combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *c)
+afdep_status_t afdep_ll_start_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *c)
 {
     memset(&c->event, 0, sizeof(c->event));
     memset(&c->hook, 0, sizeof(c->hook));
     afdep_status_t status = afdep_host_check(&b->host);
     if (status == AFDEP_OK)
         status = find_combine(b, c);
-    if (status == AFDEP_OK)
-        status = afdep_ll_begin_combine(b, c);
+    return status == AFDEP_OK ? afdep_ll_begin_combine(b, c) : status;
+}
+
+void afdep_ll_end_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *c)
+{
+    b->plane->stage = AFDEP_LL_RETURNED;
+    b->combined = b->plane->exchange;
+    c->combined_x = b->plane->combine.combined_x;
+}
+
+static afdep_status_t combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *c)
+{
+    afdep_status_t status = afdep_ll_start_combine(b, c);
     if (status == AFDEP_OK)
         status = run(b);
     if (status != AFDEP_OK)
         return status;
-    afdep_ll_plane_t *p = b->plane;
-    p->stage = AFDEP_LL_RETURNED;
-    b->combined = p->exchange;
-    c->combined_x = p->combine.combined_x;
-    return complete_or_defer(b, p, COMBINE, c->async_finish, c->return_recv_hook, &c->event, &c->hook);
+    afdep_ll_end_combine(b, c);
+    return complete_or_defer(b, b->plane, COMBINE, c->async_finish, c->return_recv_hook, &c->event, &c->hook);
 }
 
 afdep_status_t afdep_ll_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *c)

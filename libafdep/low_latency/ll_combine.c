@@ -107,8 +107,6 @@ static afdep_status_t send_words(afdep_ll_buffer_t *b, afdep_actor_t *actor)
     for (; actor->j < ranks; actor->j++) {
         int rank = (me + 1 + actor->j) % ranks;
         uint64_t word = afdep_word((uint32_t)p->exchange, p->owed[rank]);
-        if (AFDEP_PLANTED(SILENT_NOT_AWAITED) && p->owed[rank] == 0)
-            continue;
         afdep_status_t status = afdep_fabric_signal(b->host.fabric, AFDEP_SIGNAL_COMBINE, 0, rank,
                                                     p->base + afdep_ll_at_combine_word(&b->settings.layout, me),
                                                     p->combine_words[rank], word);

@@ -70,3 +70,8 @@ void afdep_ll_begin_reduce(afdep_ll_buffer_t *b, afdep_ll_plane_t *p)
     afdep_host_begin(&b->host, "ll_combine's receive", p->exchange, NULL);
     afdep_host_add(&b->host, reduce_step, "ll_reduce", -1);
 }
+
+void afdep_ll_end_reduce(afdep_ll_plane_t *p)
+{
+    p->stage = AFDEP_LL_FREE;
+}
