@@ -44,6 +44,7 @@ static int allocate(afdep_ll_exchanger_t *x)
     x->recv_count = memory(local, sizeof(int64_t));
     x->statistics = memory(local, sizeof(int32_t));
     x->statistics_before = memory(local, sizeof(int32_t));
+    x->expected = memory(local, sizeof(uint32_t));
     x->cursor = memory(local, sizeof(uint32_t));
     x->experts_out = memory(rows * hidden, 2);
     x->out = memory(tokens * hidden, 2);
@@ -53,7 +54,7 @@ static int allocate(afdep_ll_exchanger_t *x)
     x->sum = memory(hidden, sizeof(float));
     x->row = memory(hidden, 2);
     return x->ids && x->recv_x && x->recv_scales && x->recv_weights && x->recv_source && x->recv_count &&
-                   x->statistics && x->statistics_before && x->cursor && x->experts_out && x->out && x->codes &&
+                   x->statistics && x->statistics_before && x->expected && x->cursor && x->experts_out && x->out && x->codes &&
                    x->scales && x->values && x->sum && x->row
                ? 0
                : -1;
@@ -117,6 +118,7 @@ void afdep_ll_exchanger_free(afdep_ll_exchanger_t *x)
     free(x->recv_count);
     free(x->statistics);
     free(x->statistics_before);
+    free(x->expected);
     free(x->cursor);
     free(x->experts_out);
     free(x->out);
@@ -178,19 +180,45 @@ static int most_tokens(const afdep_ll_exchanger_t *x, const afdep_ll_plan_t *pla
     return plan->max_tokens ? plan->max_tokens : x->max_tokens;
 }
 
+/* What all ranks send where, and how many rows each local expert gets of it. */
+static void expect_rows(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
+{
+    int local = local_of(x), first = x->rank * local;
+    memset(x->expected, 0, (size_t)local * sizeof(*x->expected));
+    for (int r = 0; r < x->now.attention_ranks; r++) {
+        afdep_workload_routes(&x->routes[r], &x->now, NULL, x->seed, plan->number, r, plan->tokens[r]);
+        deactivate(&x->routes[r], plan, x->now.top_k);
+        for (int i = 0; i < plan->tokens[r] * x->now.top_k; i++) {
+            int e = x->routes[r].ids[i] - first;
+            if (e >= 0 && e < local)
+                x->expected[e]++;
+        }
+    }
+}
+
+/* The rows that will be written, and the one behind them: all others stay untouched memory. */
+static void poison_rows(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
+{
+    size_t rows = rows_of(x, most_tokens(x, plan)), codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
+    for (int e = 0; e < local_of(x); e++) {
+        size_t from = (size_t)e * rows, count = x->expected[e] + (x->expected[e] < rows);
+        memset(x->recv_x + from * codes, POISON, count * codes);
+        memset(x->recv_weights + from, POISON, count * sizeof(float));
+        memset(x->recv_source + 2 * from, POISON, 2 * count * sizeof(int32_t));
+    }
+}
+
 void afdep_ll_prepare_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
 {
     set_now(x, plan);
     size_t choices = (size_t)plan->tokens[x->rank] * (size_t)x->now.top_k, local = (size_t)local_of(x);
-    size_t rows = local * rows_of(x, most_tokens(x, plan));
     afdep_workload_source(&x->sent, &x->now, NULL, x->seed, plan->number, x->rank, plan->tokens[x->rank]);
     temper_all(x);
     deactivate(&x->sent, plan, x->now.top_k);
+    expect_rows(x, plan);
     for (size_t i = 0; i < choices; i++)
         x->ids[i] = x->sent.ids[i];
-    memset(x->recv_x, POISON, rows * afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden));
-    memset(x->recv_weights, POISON, rows * sizeof(float));
-    memset(x->recv_source, POISON, rows * 2 * sizeof(int32_t));
+    poison_rows(x, plan);
     memset(x->recv_count, POISON, local * sizeof(int64_t));
     for (size_t e = 0; e < local; e++)
         x->statistics[e] = x->statistics_before[e] = STATISTICS + (int32_t)e;
@@ -263,7 +291,7 @@ static afdep_status_t check_counts(afdep_ll_exchanger_t *x, const afdep_ll_plan_
 {
     size_t rows = rows_of(x, most_tokens(x, plan)), codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
     for (int e = 0; e < local_of(x); e++) {
-        if (x->recv_count[e] != (int64_t)x->cursor[e])
+        if (x->recv_count[e] != (int64_t)x->cursor[e] || x->cursor[e] != x->expected[e])
             return wrong(x, "local expert %d: %lld rows, not %u", e, (long long)x->recv_count[e], x->cursor[e]);
         int32_t more = plan->plain ? 0 : (int32_t)x->cursor[e];
         if (x->statistics[e] != x->statistics_before[e] + more)
@@ -284,9 +312,7 @@ afdep_status_t afdep_ll_judge_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_p
     if (x->dispatch.resolved != plan->format)
         return wrong(x, "resolved to %s", afdep_ll_format_name(x->dispatch.resolved));
     for (int r = 0; r < x->now.attention_ranks; r++) {
-        afdep_source_tokens_t *from = &x->routes[r];
-        afdep_workload_routes(from, &x->now, NULL, x->seed, plan->number, r, plan->tokens[r]);
-        deactivate(from, plan, top_k);
+        const afdep_source_tokens_t *from = &x->routes[r];
         for (int t = 0; t < from->tokens; t++)
             for (int k = 0, encoded = 0; status == AFDEP_OK && k < top_k; k++) {
                 int e = from->ids[t * top_k + k] - first;

@@ -42,7 +42,7 @@ typedef struct afdep_ll_exchanger {
     int32_t *recv_source, *statistics, *statistics_before;
     int64_t *recv_count;
     uint16_t *experts_out, *out;
-    uint32_t *cursor;
+    uint32_t *expected, *cursor;
     unsigned char *codes, *scales; /* of one row */
     float *values, *sum;
     uint16_t *row;
