@@ -69,12 +69,12 @@ LOOP float scale_of(uint16_t amax, float largest, int power)
     return power ? to_power(scale) : scale;
 }
 
-/* `a` where `condition` holds, else `b`: in masks, since compilers keep a conditional expression of floats as a branch. */
-LOOP uint32_t choose(int condition, uint32_t a, uint32_t b)
+/* The bits of a magnitude, beyond `most` those of `most`; a NaN counts as beyond (see lost_nans()). */
+LOOP uint32_t saturated(uint32_t bits, uint32_t most)
 {
-    uint32_t mask = 0u - (uint32_t)condition;
+    uint32_t magnitude = bits & 0x7FFFFFFFu;
 
-    return (a & mask) | (b & ~mask);
+    return magnitude < most ? magnitude : most;
 }
 
 /* The bits of magnitude + unit * 2^23 less those of unit * 2^23: magnitude in units, rounded to nearest even by the sum. */
@@ -83,35 +83,47 @@ LOOP uint32_t in_units(uint32_t magnitude, float big)
     return afdep_f32_bits(afdep_f32_of_bits(magnitude) + big) - afdep_f32_bits(big);
 }
 
-/* afdep_e4m3_from_f32(). Below the smallest normal, 2^-6, codes count units of 2^-9. */
+/* `a` where the magnitude is below `limit`, else `b`: in masks, since compilers keep a conditional expression of floats as
+   a branch. */
+LOOP uint32_t below(uint32_t magnitude, uint32_t limit, uint32_t a, uint32_t b)
+{
+    uint32_t mask = 0u - (uint32_t)(magnitude < limit);
+
+    return (a & mask) | (b & ~mask);
+}
+
+/* afdep_e4m3_from_f32() but for NaN. Below the smallest normal, 2^-6, codes count units of 2^-9. */
 LOOP uint32_t e4m3_of(float value)
 {
-    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    uint32_t bits = afdep_f32_bits(value), magnitude = saturated(bits, 0x43E00000u);
     uint32_t normal = ((magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20) - ((127u - 7u) << 3);
-    uint32_t code = choose(magnitude < 0x3C800000u, in_units(magnitude, 0x1p14f), normal);
 
-    code = choose(magnitude >= 0x43E00000u, AFDEP_E4M3_MAX, code) | ((bits >> 24) & 0x80u);
-    return choose(magnitude > 0x7F800000u, AFDEP_E4M3_NAN, code);
+    return below(magnitude, 0x3C800000u, in_units(magnitude, 0x1p14f), normal) | ((bits >> 24) & 0x80u);
 }
 
-/* afdep_e2m1_from_f32(). Below the smallest normal, 1, codes count units of 0.5. */
+/* afdep_e2m1_from_f32() but for NaN. Below the smallest normal, 1, codes count units of 0.5. */
 LOOP uint32_t e2m1_of(float value)
 {
-    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    uint32_t bits = afdep_f32_bits(value), magnitude = saturated(bits, 0x40C00000u);
     uint32_t normal = ((magnitude + 0x1FFFFFu + ((magnitude >> 22) & 1u)) >> 22) - (126u << 1);
-    uint32_t code = choose(magnitude < 0x3F800000u, in_units(magnitude, 0x1p22f), normal);
 
-    code = choose(magnitude >= 0x40C00000u, 7u, code) | ((bits >> 28) & 8u);
-    return choose(magnitude > 0x7F800000u, 0u, code);
+    return below(magnitude, 0x3F800000u, in_units(magnitude, 0x1p22f), normal) | ((bits >> 28) & 8u);
 }
 
-/* afdep_int8_from_f32(). */
+/* afdep_int8_from_f32() but for NaN. */
 LOOP uint32_t int8_of(float value)
 {
-    uint32_t bits = afdep_f32_bits(value), magnitude = bits & 0x7FFFFFFFu, sign = 0u - (bits >> 31);
-    uint32_t code = in_units(choose(magnitude > 0x42FE0000u, 0x42FE0000u, magnitude), 0x1p23f);
+    uint32_t bits = afdep_f32_bits(value), sign = 0u - (bits >> 31);
 
-    return choose(magnitude > 0x7F800000u, 0u, (code ^ sign) - sign);
+    return (in_units(saturated(bits, 0x42FE0000u), 0x1p23f) ^ sign) - sign;
+}
+
+/* Rows with a NaN are rare: its elements get their code afterwards. */
+static __attribute__((noinline, cold)) void lost_nans(uint8_t *codes, const uint16_t *x, size_t n, uint8_t code)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((x[i] & 0x7FFFu) > 0x7F80u)
+            codes[i] = code;
 }
 
 QUANT_TARGET static void encode_int8(int8_t *restrict codes, float *restrict scale, const uint16_t *restrict x,
@@ -123,6 +135,8 @@ QUANT_TARGET static void encode_int8(int8_t *restrict codes, float *restrict sca
     for (size_t at = 0; at < n; at += STEP)
         for (int i = 0; i < STEP; i++)
             codes[at + (size_t)i] = (int8_t)(uint8_t)int8_of(widened(x[at + (size_t)i]) / divisor);
+    if (peak.nan)
+        lost_nans((uint8_t *)codes, x, n, 0);
     *scale = peak.nan ? afdep_f32_of_bits(0x7FFFFFFFu) : divisor;
 }
 
@@ -132,11 +146,14 @@ QUANT_TARGET static void encode_e4m3(uint8_t *restrict codes, float *restrict sc
     for (size_t b = 0; b * block < n; b++) {
         const uint16_t *restrict from = x + b * block;
         uint8_t *restrict to = codes + b * block;
-        float scale = scale_of(peak_of(from, block).amax, 448.0f, power);
+        peak_t peak = peak_of(from, block);
+        float scale = scale_of(peak.amax, 448.0f, power);
 
         for (size_t at = 0; at < block; at += STEP)
             for (int i = 0; i < STEP; i++)
                 to[at + (size_t)i] = (uint8_t)e4m3_of(widened(from[at + (size_t)i]) / scale);
+        if (peak.nan)
+            lost_nans(to, from, block, AFDEP_E4M3_NAN);
         scales[b] = scale;
     }
 }
@@ -151,11 +168,14 @@ QUANT_TARGET static void encode_mxfp8(uint8_t *restrict codes, uint8_t *restrict
                                       size_t n)
 {
     for (size_t at = 0; at < n; at += STEP) {
-        uint8_t scale = afdep_e8m0_of_block(peak_of(x + at, STEP).amax, 8);
+        peak_t peak = peak_of(x + at, STEP);
+        uint8_t scale = afdep_e8m0_of_block(peak.amax, 8);
         float factor = inverse(scale);
 
         for (int i = 0; i < STEP; i++)
             codes[at + (size_t)i] = (uint8_t)e4m3_of(widened(x[at + (size_t)i]) * factor);
+        if (peak.nan)
+            lost_nans(codes + at, x + at, STEP, AFDEP_E4M3_NAN);
         scales[at / STEP] = scale;
     }
 }
@@ -171,6 +191,8 @@ QUANT_TARGET static void encode_mxfp4(uint8_t *restrict codes, uint8_t *restrict
 
         for (int i = 0; i < STEP; i++)
             halves[i] = (uint8_t)e2m1_of(widened(x[at + (size_t)i]) * factor);
+        if (peak.nan)
+            lost_nans(halves, x + at, STEP, 0);
         for (int i = 0; i < STEP / 2; i++)
             codes[at / 2 + (size_t)i] = (uint8_t)(halves[2 * i] | halves[2 * i + 1] << 4);
         scales[at / STEP] = peak.nan ? AFDEP_E8M0_NAN : scale;
