@@ -392,6 +392,8 @@ int afdep_bench_ll_rank(afdep_world_t *world, void *argument)
 {
     const afdep_bench_plan_t *plan = argument;
     ll_rank_t r;
+    if (plan->pin)
+        afdep_world_pin(world); /* first, since a fabric looks at the processors it may use */
     int status = open_rank(&r, plan, world);
     timed_t *timed = malloc(sizeof(*timed));
     if (!timed)

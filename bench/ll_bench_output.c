@@ -75,6 +75,7 @@ cJSON *afdep_ll_bench_record_begin(const afdep_bench_rank_t *rank, const char *f
                               .dtype = "bf16",
                               .backend = "host",
                               .fabric = fabric,
+                              .pinned = plan->pin,
                               .domains = "declared" };
     cJSON *record = afdep_record_begin("afdep-benchmark/1", plan->argc, plan->argv, &plan->scenario, &arm, plan->ranks,
                                        afdep_align_host_ranks(rank->align));
