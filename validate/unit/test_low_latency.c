@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -644,6 +645,34 @@ static void test_absent_rank(void **state)
     assert_int_equal(run_thread_ranks(2, absent, NULL), 0);
 }
 
+/* A rank whose process dies between its dispatch and its combine: the others' calls name it. */
+static int killed(const afdep_group_t *group, void *context)
+{
+    desk_t *d = open_desk(group);
+    (void)context;
+    if (group->rank == 1) {
+        d->dispatch.return_recv_hook = 1;
+        (void)afdep_ll_dispatch(d->buffer, &d->dispatch);
+        raise(SIGKILL);
+    }
+    afdep_status_t status = afdep_ll_dispatch(d->buffer, &d->dispatch);
+    d->combine.handle = d->dispatch.handle;
+    if (status == AFDEP_OK)
+        status = afdep_ll_combine(d->buffer, &d->combine);
+    int named = status == AFDEP_ERR_PEER && strstr(afdep_last_error(), "rank 1 is dead");
+    if (!named)
+        fprintf(stderr, "%s: %s\n", afdep_status_string(status), afdep_last_error());
+    (void)afdep_ll_buffer_close(d->buffer);
+    free(d);
+    return named ? 0 : __LINE__;
+}
+
+static void test_killed_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(run_fork_ranks(2, killed, NULL, 1), 0);
+}
+
 static void test_open_refuses(void **state)
 {
     afdep_group_t group;
@@ -720,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_formats_differ),
         cmocka_unit_test(test_weights_missing),
         cmocka_unit_test(test_absent_rank),
+        cmocka_unit_test(test_killed_rank),
         cmocka_unit_test(test_open_refuses),
         cmocka_unit_test(test_exact_in_any_environment),
     };
