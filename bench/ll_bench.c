@@ -79,7 +79,8 @@ int afdep_bench_ll_check(const afdep_bench_plan_t *plan, char *why, size_t why_s
     if (status == AFDEP_OK && memory.required <= memory.available)
         return 0;
     if (status == AFDEP_OK)
-        snprintf(why, why_size, "HCCL_BUFFSIZE: %llu bytes are configured, of which %llu count, and profile %s requires %llu",
+        snprintf(why, why_size,
+                 "HCCL_BUFFSIZE: %llu bytes are configured, of which %llu count, and profile %s requires %llu",
                  (unsigned long long)memory.configured, (unsigned long long)memory.available,
                  afdep_ll_profile_name(config.profile), (unsigned long long)memory.required);
     else
@@ -291,8 +292,9 @@ static void set_bytes(ll_rank_t *r, afdep_ll_cell_t *cell)
 {
     size_t codes, scales;
     double choices = 0, total = 0;
-    afdep_bench_must(&r->base, afdep_ll_format_bytes((afdep_ll_format_t)r->base.plan->ll_format, r->x.now.hidden, &codes,
-                                                     &scales), "format");
+    afdep_bench_must(
+        &r->base, afdep_ll_format_bytes((afdep_ll_format_t)r->base.plan->ll_format, r->x.now.hidden, &codes, &scales),
+        "format");
     for (int i = 0; i < r->x.sent.tokens * r->x.now.top_k; i++)
         choices += r->x.sent.ids[i] >= 0;
     double *all = gather(r, &choices, sizeof(choices));

@@ -31,8 +31,8 @@ void afdep_ll_bench_print_header(const afdep_bench_rank_t *rank, const char *fab
     printf("# sample: the longest of any rank; dispatch and combine start aligned, the pair is one after the other\n"
            "# MB: logical, of one rank: its tokens' choices times a row's codes and scales, or its BF16 elements\n"
            "# GB/s: MB / median; all ranks: the pair's MB of all ranks / its median, and that as a share of memcpy\n");
-    printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "tokens", "dispatch", "p99", "logical", "rate",
-           "combine", "p99", "logical", "rate", "pair", "p99", "all ranks", "copy", "check");
+    printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "tokens", "dispatch", "p99", "logical",
+           "rate", "combine", "p99", "logical", "rate", "pair", "p99", "all ranks", "copy", "check");
     printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "", "median us", "us", "MB", "GB/s",
            "median us", "us", "MB", "GB/s", "median us", "us", "GB/s", "%memcpy", "");
     fflush(stdout);
@@ -113,8 +113,8 @@ static int add_samples(cJSON *object, const afdep_ll_timing_t *t)
 static int add_half(cJSON *cell, const char *name, const afdep_ll_timing_t *t)
 {
     cJSON *half = cJSON_AddObjectToObject(cell, name);
-    return add_summary(half, t) && add(half, "logical_bytes", t->bytes) && add(half, "gb_per_s", rate(t->bytes, t->us.median)) &&
-           add_samples(half, t);
+    return add_summary(half, t) && add(half, "logical_bytes", t->bytes) &&
+           add(half, "gb_per_s", rate(t->bytes, t->us.median)) && add_samples(half, t);
 }
 
 static int add_signals(cJSON *object, const afdep_ll_cell_t *cell)

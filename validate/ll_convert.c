@@ -12,7 +12,8 @@
 /* Sign, exponent and mantissa as any small format has them: denormals at exponent 0. */
 static double value_of(unsigned code, int exponent_bits, int mantissa_bits, int bias)
 {
-    unsigned mantissa = code & ((1u << mantissa_bits) - 1), exponent = code >> mantissa_bits & ((1u << exponent_bits) - 1);
+    unsigned mantissa = code & ((1u << mantissa_bits) - 1),
+             exponent = code >> mantissa_bits & ((1u << exponent_bits) - 1);
     double sign = code >> (exponent_bits + mantissa_bits) & 1 ? -1.0 : 1.0;
     double significand = (double)mantissa + (exponent ? (double)(1u << mantissa_bits) : 0);
     return sign * ldexp(significand, (int)(exponent ? exponent : 1) - bias - mantissa_bits);

@@ -54,8 +54,8 @@ static int allocate(afdep_ll_exchanger_t *x)
     x->sum = memory(hidden, sizeof(float));
     x->row = memory(hidden, 2);
     return x->ids && x->recv_x && x->recv_scales && x->recv_weights && x->recv_source && x->recv_count &&
-                   x->statistics && x->statistics_before && x->expected && x->cursor && x->experts_out && x->out && x->codes &&
-                   x->scales && x->values && x->sum && x->row
+                   x->statistics && x->statistics_before && x->expected && x->cursor && x->experts_out && x->out &&
+                   x->codes && x->scales && x->values && x->sum && x->row
                ? 0
                : -1;
 }
@@ -199,7 +199,8 @@ static void expect_rows(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
 /* The rows that will be written, and the one behind them: all others stay untouched memory. */
 static void poison_rows(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
 {
-    size_t rows = rows_of(x, most_tokens(x, plan)), codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
+    size_t rows = rows_of(x, most_tokens(x, plan)),
+           codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
     for (int e = 0; e < local_of(x); e++) {
         size_t from = (size_t)e * rows, count = x->expected[e] + (x->expected[e] < rows);
         memset(x->recv_x + from * codes, POISON, count * codes);
@@ -289,13 +290,15 @@ static afdep_status_t check_row(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *
 /* Counts, statistics, and that the rows behind the valid ones are as they were. */
 static afdep_status_t check_counts(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan)
 {
-    size_t rows = rows_of(x, most_tokens(x, plan)), codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
+    size_t rows = rows_of(x, most_tokens(x, plan)),
+           codes = afdep_ll_convert_code_bytes(plan->format, (size_t)x->now.hidden);
     for (int e = 0; e < local_of(x); e++) {
         if (x->recv_count[e] != (int64_t)x->cursor[e] || x->cursor[e] != x->expected[e])
             return wrong(x, "local expert %d: %lld rows, not %u", e, (long long)x->recv_count[e], x->cursor[e]);
         int32_t more = plan->plain ? 0 : (int32_t)x->cursor[e];
         if (x->statistics[e] != x->statistics_before[e] + more)
-            return wrong(x, "local expert %d: statistics %d, not %d", e, x->statistics[e], x->statistics_before[e] + more);
+            return wrong(x, "local expert %d: statistics %d, not %d", e, x->statistics[e],
+                         x->statistics_before[e] + more);
         const unsigned char *behind = x->recv_x + ((size_t)e * rows + x->cursor[e]) * codes;
         for (size_t i = 0; x->cursor[e] < rows && i < codes; i++)
             if (behind[i] != POISON)
@@ -331,7 +334,8 @@ afdep_status_t afdep_ll_judge_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_p
 /* What expert `expert` makes of a row. */
 static void apply_expert(uint16_t *out, const float *values, size_t n, int expert)
 {
-    float factor = 0.5f + (float)((uint32_t)expert * 2654435761u >> 22) / 1024.0f, offset = expert % 4 ? 0.0f : 0.03125f;
+    float factor = 0.5f + (float)((uint32_t)expert * 2654435761u >> 22) / 1024.0f,
+          offset = expert % 4 ? 0.0f : 0.03125f;
     for (size_t i = 0; i < n; i++)
         out[i] = afdep_convert_to_bf16(values[i] * factor + offset);
 }
@@ -347,7 +351,8 @@ void afdep_ll_prepare_combine(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *pl
     for (int e = 0; e < local_of(x); e++)
         for (int64_t i = 0; i < x->recv_count[e]; i++) {
             size_t at = (size_t)e * rows + (size_t)i;
-            afdep_ll_convert_decode(plan->format, x->values, hidden, x->recv_x + at * codes, x->recv_scales + at * scales);
+            afdep_ll_convert_decode(plan->format, x->values, hidden, x->recv_x + at * codes,
+                                    x->recv_scales + at * scales);
             apply_expert((uint16_t *)to + at * hidden, x->values, hidden, x->rank * local_of(x) + e);
         }
     memset(x->out, POISON, (size_t)plan->tokens[x->rank] * hidden * 2);

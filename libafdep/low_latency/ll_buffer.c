@@ -129,8 +129,8 @@ afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, af
     cut.base = mmap(NULL, b->host.arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                     0);
     if (cut.base == MAP_FAILED) {
-        afdep_status_t status = afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for %llu bytes of bookkeeping: %s", rank,
-                                           (unsigned long long)b->host.arena_bytes, strerror(errno));
+        afdep_status_t status = afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for %llu bytes of bookkeeping: %s",
+                                           rank, (unsigned long long)b->host.arena_bytes, strerror(errno));
         free(b);
         return status;
     }
@@ -170,14 +170,15 @@ void afdep_ll_attach(afdep_ll_buffer_t *b)
 /* What all ranks must say alike. */
 static void claim(const afdep_ll_settings_t *s, const char *fabric, char *lines, size_t size)
 {
-    snprintf(lines, size,
-             "api=low-latency\nnum_max_dispatch_tokens_per_rank=%d\nhidden=%d\nnum_topk=%d\nnum_experts=%d\nprofile=%s\n"
-             "ranks_per_domain=%d\nbuffer_bytes=%llu\ntimeout_ms=%d\nint8_fallback=%d\nfirst_exchange=%llu\nfabric=%s\n"
-             "native_tree=%s%s\n",
-             s->shape.max_tokens, s->shape.hidden, s->shape.top_k, s->shape.experts, afdep_ll_profile_name(s->profile),
-             s->ranks_per_domain, (unsigned long long)s->configured, s->timeout_ms, s->int8_fallback,
-             (unsigned long long)s->first_exchange, fabric, afdep_native_tree(),
-             afdep_native_tree_dirty() ? " (dirty)" : "");
+    snprintf(
+        lines, size,
+        "api=low-latency\nnum_max_dispatch_tokens_per_rank=%d\nhidden=%d\nnum_topk=%d\nnum_experts=%d\nprofile=%s\n"
+        "ranks_per_domain=%d\nbuffer_bytes=%llu\ntimeout_ms=%d\nint8_fallback=%d\nfirst_exchange=%llu\nfabric=%s\n"
+        "native_tree=%s%s\n",
+        s->shape.max_tokens, s->shape.hidden, s->shape.top_k, s->shape.experts, afdep_ll_profile_name(s->profile),
+        s->ranks_per_domain, (unsigned long long)s->configured, s->timeout_ms, s->int8_fallback,
+        (unsigned long long)s->first_exchange, fabric, afdep_native_tree(),
+        afdep_native_tree_dirty() ? " (dirty)" : "");
 }
 
 static afdep_status_t resolve(const afdep_group_t *group, const afdep_ll_config_t *config, afdep_ll_settings_t *s,
@@ -241,7 +242,8 @@ static afdep_status_t open_buffer(const afdep_group_t *group, const afdep_ll_con
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_ll_buffer_open(const afdep_group_t *group, const afdep_ll_config_t *config, afdep_ll_buffer_t **out)
+afdep_status_t afdep_ll_buffer_open(const afdep_group_t *group, const afdep_ll_config_t *config,
+                                    afdep_ll_buffer_t **out)
 {
     int saved = errno;
     afdep_status_t status = afdep_group_check(group);

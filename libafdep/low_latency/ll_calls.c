@@ -215,7 +215,10 @@ afdep_status_t afdep_ll_next_combine_buffer(afdep_ll_buffer_t *b, const afdep_ll
 {
     afdep_ll_plane_t *p = NULL;
     if (!b || !handle || !x)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_next_combine_buffer: %s is NULL", !b ? "buffer" : !x ? "x" : "handle");
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_next_combine_buffer: %s is NULL",
+                          !b   ? "buffer"
+                          : !x ? "x"
+                               : "handle");
     afdep_status_t status = find_handle(b, handle, "ll_next_combine_buffer", &p);
     if (status == AFDEP_OK)
         *x = p->combine_buffer;

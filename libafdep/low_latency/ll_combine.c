@@ -25,8 +25,9 @@ static afdep_status_t check_ids(const afdep_ll_buffer_t *b, const afdep_ll_plane
             int32_t sent = p->ids[(int64_t)t * b->settings.shape.top_k + k];
             /* What was repaired at dispatch may be passed as it was then. */
             if (id != sent && sent != -1)
-                return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_combine: token %d, slot %d: expert %lld, and %d was dispatched", t,
-                                  k, (long long)id, sent);
+                return afdep_fail(AFDEP_ERR_ARGUMENT,
+                                  "ll_combine: token %d, slot %d: expert %lld, and %d was dispatched", t, k,
+                                  (long long)id, sent);
         }
     return AFDEP_OK;
 }

@@ -65,7 +65,8 @@ static afdep_status_t set_shape(const afdep_ll_config_t *c, int ranks, afdep_ll_
         return status;
     /* Counts of rows are 32 bits wide. */
     if ((int64_t)ranks * s->shape.max_tokens > INT32_MAX / AFDEP_LL_TOPK_MOST)
-        return afdep_fail(AFDEP_ERR_CONFIG, "num_max_dispatch_tokens_per_rank is %d: with %d ranks at most %d is wanted",
+        return afdep_fail(AFDEP_ERR_CONFIG,
+                          "num_max_dispatch_tokens_per_rank is %d: with %d ranks at most %d is wanted",
                           s->shape.max_tokens, ranks, INT32_MAX / AFDEP_LL_TOPK_MOST / ranks);
     if (afdep_ll_layout_init(&s->layout, &s->shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "num_max_dispatch_tokens_per_rank is %d: the segment would exceed 62 bits",
@@ -113,7 +114,8 @@ static afdep_status_t set_rest(const afdep_ll_config_t *c, afdep_ll_settings_t *
         return afdep_fail(AFDEP_ERR_CONFIG, "timeout_ms is %d: 1 to %d is wanted", c->timeout_ms, INT_MAX);
     if (c->backend && strcmp(c->backend, "host") != 0)
         return strcmp(c->backend, "cuda") == 0
-                   ? afdep_fail(AFDEP_ERR_UNSUPPORTED, "backend is \"cuda\": the low-latency API is built for host only")
+                   ? afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                                "backend is \"cuda\": the low-latency API is built for host only")
                    : afdep_fail(AFDEP_ERR_CONFIG, "backend is \"%.60s\": host is wanted", c->backend);
     if (timeout == 0)
         status = shared("timeout_ms", &timeout, NULL);

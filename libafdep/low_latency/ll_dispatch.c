@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ll_dispatch: sends this rank's tokens. A token is encoded once, whatever the number of ranks that own its experts, and
- * its row is stored to all of them in one pass over it. Then every rank, served or not, gets the header and the word.
+ * ll_dispatch: sends this rank's tokens. A token is encoded once, whatever the number of ranks that own its experts,
+ * and its row is stored to all of them in one pass over it. Then every rank, served or not, gets the header and the
+ * word.
  */
 #include <stdint.h>
 #include <string.h>
@@ -262,7 +263,8 @@ static afdep_status_t put_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, const 
     if (window)
         return afdep_fabric_put(b->host.fabric, 0, rank, b->target_offset[i], window, bytes);
     if (!actor->left) {
-        afdep_status_t status = afdep_fabric_put(b->host.fabric, 0, rank, b->target_offset[i], staged(b, p, token), head);
+        afdep_status_t status =
+            afdep_fabric_put(b->host.fabric, 0, rank, b->target_offset[i], staged(b, p, token), head);
         if (status != AFDEP_OK || head == bytes)
             return status;
         actor->left = 1;
@@ -287,7 +289,8 @@ static afdep_status_t send_tokens(afdep_ll_buffer_t *b, afdep_actor_t *actor)
         for (; actor->j < b->targets; actor->j++) {
             afdep_status_t status = put_row(b, actor, p, actor->i, actor->j);
             if (status != AFDEP_OK)
-                return status == AFDEP_AGAIN ? afdep_host_wait(actor, b->target[actor->j], "room in its queue") : status;
+                return status == AFDEP_AGAIN ? afdep_host_wait(actor, b->target[actor->j], "room in its queue")
+                                             : status;
         }
     }
     return AFDEP_DONE;

@@ -17,13 +17,14 @@
  *
  * 1. the receive of dispatch n joins the words of all ranks, zeros included, and combine n is sent after it;
  * 2. the receive of combine n joins the words of all ranks, and dispatch n + 2 is sent after it;
- * 3. so whoever sends dispatch n + 2 knows that every rank has sent combine n, and has received dispatch n: nothing reads
- *    the dispatch inbox, headers or dispatch words of n any more;
+ * 3. so whoever sends dispatch n + 2 knows that every rank has sent combine n, and has received dispatch n: nothing
+ *    reads the dispatch inbox, headers or dispatch words of n any more;
  * 4. whoever sends combine n + 2 has received dispatch n + 2, which every rank sent after it had received combine n:
  *    nothing reads the combine inbox or the combine words of n any more.
  *
- * While the calls of two exchanges do not mix, 1 and 3 alone would do: dispatch n + 1 joins all ranks before n + 2 comes. With
- * both dispatched before either is combined, only 2 keeps a rank that chose no expert of another from running ahead of it.
+ * While the calls of two exchanges do not mix, 1 and 3 alone would do: dispatch n + 1 joins all ranks before n + 2
+ * comes. With both dispatched before either is combined, only 2 keeps a rank that chose no expert of another from
+ * running ahead of it.
  *
  * Words carry (exchange << 32 | rows): one that holds neither n nor n - 2 was written by no correct peer.
  */

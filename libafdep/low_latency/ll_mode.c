@@ -34,13 +34,16 @@ static const struct {
     int below;                     /* 1: T < M is wanted, not T <= M */
     uint64_t state_bytes;          /* of the configured size, that hold no rows */
 } profiles[] = {
-    [AFDEP_LL_NATIVE] = { "native", ~BIT(AFDEP_LL_AUTO), AFDEP_LL_FP8_BLOCK, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 0, 0, 0, 0, 0, 0 },
-    [AFDEP_LL_A2] = { "a2", BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8), AFDEP_LL_INT8, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512, 7168,
-                      16, 512, 1, 0 },
-    [AFDEP_LL_A3] = { "a3", BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8), AFDEP_LL_INT8, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512, 0, 16,
-                      512, 1, 0 },
-    [AFDEP_LL_A5] = { "a5", BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8) | BIT(AFDEP_LL_FP8_TOKEN) | BIT(AFDEP_LL_MXFP8) |
-                      BIT(AFDEP_LL_MXFP4), AFDEP_LL_FP8_TOKEN, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512, 0, 0, 512, 1, MIB },
+    [AFDEP_LL_NATIVE] = { "native", ~BIT(AFDEP_LL_AUTO), AFDEP_LL_FP8_BLOCK, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 0, 0, 0, 0,
+                          0, 0 },
+    [AFDEP_LL_A2] = { "a2", BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8), AFDEP_LL_INT8, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512,
+                      7168, 16, 512, 1, 0 },
+    [AFDEP_LL_A3] = { "a3", BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8), AFDEP_LL_INT8, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512,
+                      0, 16, 512, 1, 0 },
+    [AFDEP_LL_A5] = { "a5",
+                      BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8) | BIT(AFDEP_LL_FP8_TOKEN) | BIT(AFDEP_LL_MXFP8) |
+                          BIT(AFDEP_LL_MXFP4),
+                      AFDEP_LL_FP8_TOKEN, AFDEP_LL_MXFP8, AFDEP_LL_MXFP4, 512, 0, 0, 512, 1, MIB },
 };
 #define PROFILES ((int)(sizeof(profiles) / sizeof(profiles[0])))
 
@@ -116,7 +119,8 @@ afdep_status_t afdep_ll_choose_format(afdep_ll_profile_t profile, const afdep_ll
     return AFDEP_OK;
 }
 
-static afdep_status_t check_range(afdep_ll_profile_t profile, const char *name, int32_t value, int32_t low, int32_t high)
+static afdep_status_t check_range(afdep_ll_profile_t profile, const char *name, int32_t value, int32_t low,
+                                  int32_t high)
 {
     if (value >= low && value <= high)
         return AFDEP_OK;
@@ -186,7 +190,8 @@ afdep_status_t afdep_ll_check_bytes(afdep_ll_profile_t profile, const afdep_ll_s
     uint64_t state = profiles[profile].state_bytes;
     if (required <= afdep_ll_available_bytes(profile, configured))
         return AFDEP_OK;
-    return afdep_fail(AFDEP_ERR_CONFIG, "the buffer is configured with %llu bytes%s and profile %s requires %llu (%d ranks, "
+    return afdep_fail(AFDEP_ERR_CONFIG,
+                      "the buffer is configured with %llu bytes%s and profile %s requires %llu (%d ranks, "
                       "num_max_dispatch_tokens_per_rank %d, num_experts %d, num_topk %d, hidden %d, %s)",
                       (unsigned long long)configured, state ? ", of which 1 MiB holds state," : "",
                       profiles[profile].name, (unsigned long long)required, s->ranks, s->max_tokens, s->experts,

@@ -10,15 +10,17 @@
 
 static afdep_status_t differ(const afdep_ll_buffer_t *b, int source, const char *name, int32_t theirs, int32_t mine)
 {
-    return afdep_fail(AFDEP_ERR_PROTOCOL, "exchange %llu: rank %d dispatched with %s %d and rank %d with %d: all ranks of "
-                      "an exchange must be given the same", (unsigned long long)b->plane->exchange, source, name, theirs,
-                      b->host.rank, mine);
+    return afdep_fail(AFDEP_ERR_PROTOCOL,
+                      "exchange %llu: rank %d dispatched with %s %d and rank %d with %d: all ranks of "
+                      "an exchange must be given the same",
+                      (unsigned long long)b->plane->exchange, source, name, theirs, b->host.rank, mine);
 }
 
 static afdep_status_t check_header(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, int source)
 {
     afdep_ll_header_t theirs;
-    memcpy(&theirs, afdep_host_own(&b->host, p->base + afdep_ll_at_header(&b->settings.layout, source)), sizeof(theirs));
+    memcpy(&theirs, afdep_host_own(&b->host, p->base + afdep_ll_at_header(&b->settings.layout, source)),
+           sizeof(theirs));
     const struct {
         const char *name;
         int32_t theirs, mine;
@@ -36,8 +38,10 @@ static afdep_status_t check_header(const afdep_ll_buffer_t *b, const afdep_ll_pl
         if (fields[i].theirs != fields[i].mine)
             return differ(b, source, fields[i].name, fields[i].theirs, fields[i].mine);
     if (theirs.tokens > 0 && !theirs.weights && p->dispatch.recv_topk_weights)
-        return afdep_fail(AFDEP_ERR_PROTOCOL, "exchange %llu: rank %d dispatched without topk_weights and rank %d wants to "
-                          "receive them", (unsigned long long)p->exchange, source, b->host.rank);
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "exchange %llu: rank %d dispatched without topk_weights and rank %d wants to "
+                          "receive them",
+                          (unsigned long long)p->exchange, source, b->host.rank);
     return AFDEP_OK;
 }
 
@@ -61,7 +65,8 @@ static void lay_out(const afdep_ll_plane_t *p, int e, uint32_t i, const unsigned
 
 /* One row of `source`. Its tag names exchange, token and source, and tokens ascend: a row that was lost, or came twice,
    does not pass. */
-static afdep_status_t take_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, int source, uint32_t position, int64_t *token)
+static afdep_status_t take_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, int source, uint32_t position,
+                               int64_t *token)
 {
     afdep_ll_plane_t *p = b->plane;
     const afdep_ll_layout_t *l = &b->settings.layout;

@@ -77,14 +77,15 @@ LOOP uint32_t saturated(uint32_t bits, uint32_t most)
     return magnitude < most ? magnitude : most;
 }
 
-/* The bits of magnitude + unit * 2^23 less those of unit * 2^23: magnitude in units, rounded to nearest even by the sum. */
+/* The bits of magnitude + unit * 2^23 less those of unit * 2^23: magnitude in units, rounded to nearest even by the
+   sum. */
 LOOP uint32_t in_units(uint32_t magnitude, float big)
 {
     return afdep_f32_bits(afdep_f32_of_bits(magnitude) + big) - afdep_f32_bits(big);
 }
 
-/* `a` where the magnitude is below `limit`, else `b`: in masks, since compilers keep a conditional expression of floats as
-   a branch. */
+/* `a` where the magnitude is below `limit`, else `b`: in masks, since compilers keep a conditional expression of floats
+   as a branch. */
 LOOP uint32_t below(uint32_t magnitude, uint32_t limit, uint32_t a, uint32_t b)
 {
     uint32_t mask = 0u - (uint32_t)(magnitude < limit);

@@ -88,7 +88,8 @@ static void test_requests(void **state)
     EXPECT(afdep_ll_resolve_format(AFDEP_LL_NATIVE, NULL, &format), AFDEP_ERR_ARGUMENT, "request is NULL");
     setenv("DEEP_NORMAL_MODE_USE_INT8_QUANT", "yes", 1);
     bad.format = AFDEP_LL_AUTO;
-    EXPECT(afdep_ll_resolve_format(AFDEP_LL_NATIVE, &bad, &format), AFDEP_ERR_CONFIG, "DEEP_NORMAL_MODE_USE_INT8_QUANT");
+    EXPECT(afdep_ll_resolve_format(AFDEP_LL_NATIVE, &bad, &format), AFDEP_ERR_CONFIG,
+           "DEEP_NORMAL_MODE_USE_INT8_QUANT");
     unsetenv("DEEP_NORMAL_MODE_USE_INT8_QUANT");
     afdep_ll_dispatch_t d = AFDEP_LL_DISPATCH_INIT;
     assert_int_equal(d.use_fp8, 1);
@@ -98,7 +99,8 @@ static void test_requests(void **state)
 
 static void test_row_sizes(void **state)
 {
-    static const size_t codes[] = { 0, 14336, 7168, 7168, 7168, 3584, 7168, 7168 }, scales[] = { 0, 0, 4, 4, 224, 224, 224, 56 };
+    static const size_t codes[] = { 0, 14336, 7168, 7168, 7168, 3584, 7168, 7168 },
+                        scales[] = { 0, 0, 4, 4, 224, 224, 224, 56 };
     size_t code_bytes, scale_bytes;
     (void)state;
     for (int f = 1; f <= 7; f++) {
@@ -139,7 +141,8 @@ static void test_limits(void **state)
     for (int p = AFDEP_LL_A2; p <= AFDEP_LL_A5; p++) {
         afdep_ll_profile_t profile = (afdep_ll_profile_t)p;
         EXPECT_OK(bytes_of(config_of(profile, 512, 7168, 16, 512), 8, &m));
-        EXPECT(bytes_of(config_of(profile, 512, 7168, 8, 520), 8, &m), AFDEP_ERR_CONFIG, "num_experts is 520: 1 to 512");
+        EXPECT(bytes_of(config_of(profile, 512, 7168, 8, 520), 8, &m), AFDEP_ERR_CONFIG,
+               "num_experts is 520: 1 to 512");
         EXPECT(bytes_of(config_of(profile, 512, 7168, 8, 0), 8, &m), AFDEP_ERR_CONFIG, "num_experts is 0");
         EXPECT(bytes_of(config_of(profile, 512, 7168, 0, 64), 8, &m), AFDEP_ERR_CONFIG, "num_topk is 0");
         EXPECT(bytes_of(config_of(profile, 0, 7168, 8, 64), 8, &m), AFDEP_ERR_CONFIG, "per_rank is 0");
@@ -440,7 +443,8 @@ static void test_order(void **state)
     second.async_finish = 1;
     EXPECT_OK(afdep_ll_dispatch(d->buffer, &second));
     EXPECT(afdep_ll_dispatch(d->buffer, &third), AFDEP_ERR_ORDER, "two exchanges at most");
-    EXPECT(afdep_ll_hook_call(d->buffer, (const afdep_ll_hook_t *)&d->dispatch.event), AFDEP_ERR_ARGUMENT, "not one that");
+    EXPECT(afdep_ll_hook_call(d->buffer, (const afdep_ll_hook_t *)&d->dispatch.event), AFDEP_ERR_ARGUMENT,
+           "not one that");
     EXPECT_OK(afdep_ll_event_query(d->buffer, &second.event, &done));
     assert_int_equal(done, 1);
     EXPECT_OK(afdep_ll_event_wait(d->buffer, &second.event)); /* again is nothing */
@@ -599,7 +603,8 @@ static int without_weights(const afdep_group_t *group, void *context)
         d->dispatch.recv_topk_weights = weights;
     }
     afdep_status_t status = afdep_ll_dispatch(d->buffer, &d->dispatch);
-    int right = group->rank == 0 || (status == AFDEP_ERR_PROTOCOL && strstr(afdep_last_error(), "without topk_weights"));
+    int right =
+        group->rank == 0 || (status == AFDEP_ERR_PROTOCOL && strstr(afdep_last_error(), "without topk_weights"));
     (void)afdep_ll_buffer_close(d->buffer);
     free(d);
     return right ? 0 : __LINE__;
@@ -609,6 +614,94 @@ static void test_weights_missing(void **state)
 {
     (void)state;
     assert_int_equal(run_thread_ranks(2, without_weights, NULL), 0);
+}
+
+/* What no correct peer writes, put into the segment between sending and receiving: a named error each time. */
+typedef enum place { DISPATCH_WORD, HEADER, ROW, COMBINE_WORD, COMBINE_ROW } place_t;
+
+static unsigned char *find_place(const desk_t *d, place_t place)
+{
+    const afdep_ll_buffer_t *b = d->buffer;
+    const afdep_ll_layout_t *l = &b->settings.layout;
+    unsigned char *plane = b->host.fabric->base + b->planes[0].base;
+    switch (place) {
+    case DISPATCH_WORD:
+        return plane + afdep_ll_at_dispatch_word(l, 0);
+    case HEADER:
+        return plane + afdep_ll_at_header(l, 0);
+    case ROW:
+        return plane + afdep_ll_at_row(l, &b->settings.shape, 0, 1);
+    case COMBINE_WORD:
+        return plane + afdep_ll_at_combine_word(l, 0);
+    default:
+        return plane + afdep_ll_at_combine_row(l, &b->settings.shape, 2, 1);
+    }
+}
+
+static void test_damaged_memory(void **state)
+{
+    static const struct {
+        place_t place;
+        size_t offset;
+        int32_t value;
+        const char *word;
+    } damages[] = {
+        { DISPATCH_WORD, 4, 7, "the dispatch word of rank 0" },
+        { DISPATCH_WORD, 0, TOKENS + 1, "the dispatch word of rank 0" },
+        { HEADER, offsetof(afdep_ll_header_t, exchange), 2, "the header of rank 0 is of exchange 2" },
+        { HEADER, offsetof(afdep_ll_header_t, hidden), 32, "with hidden 32" },
+        { ROW, offsetof(afdep_row_tag_t, exchange), 2, "a row's tag" },
+        { ROW, offsetof(afdep_row_tag_t, token), 0, "a row's tag" }, /* as the row before it */
+        { ROW, offsetof(afdep_row_tag_t, token), TOKENS, "a row's tag" },
+        { ROW, offsetof(afdep_row_tag_t, source), 1, "a row's tag" },
+        { ROW, sizeof(afdep_row_tag_t), -1, "" }, /* the token chose two: one is left, and combine misses the other */
+        { COMBINE_WORD, 4, 3, "the combine word of rank 0" },
+        { COMBINE_WORD, 0, 1, "the combine word of rank 0" },
+        { COMBINE_ROW, offsetof(afdep_row_tag_t, exchange), 3, "a combine row's tag" },
+        { COMBINE_ROW, offsetof(afdep_row_tag_t, token), 1, "a combine row's tag" },
+        { COMBINE_ROW, offsetof(afdep_row_tag_t, source), 1, "a combine row's tag" },
+        { COMBINE_ROW, offsetof(afdep_row_tag_t, reserved), 0, "a combine row's tag" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+        afdep_group_t group;
+        desk_t *d = open_alone(&group);
+        d->dispatch.return_recv_hook = d->combine.return_recv_hook = 1;
+        EXPECT_OK(afdep_ll_dispatch(d->buffer, &d->dispatch));
+        int early = damages[i].place < COMBINE_WORD, half = damages[i].word[0] == '\0';
+        if (early)
+            memcpy(find_place(d, damages[i].place) + damages[i].offset, &damages[i].value, 4);
+        afdep_status_t status = afdep_ll_hook_call(d->buffer, &d->dispatch.hook);
+        if (!early || half) {
+            EXPECT_OK(status);
+            d->combine.handle = d->dispatch.handle;
+            EXPECT_OK(afdep_ll_combine(d->buffer, &d->combine));
+            if (!early)
+                memcpy(find_place(d, damages[i].place) + damages[i].offset, &damages[i].value, 4);
+            status = afdep_ll_hook_call(d->buffer, &d->combine.hook);
+        }
+        EXPECT(status, AFDEP_ERR_PROTOCOL, half ? "the combine word" : damages[i].word);
+        EXPECT(afdep_ll_buffer_error(d->buffer), AFDEP_ERR_PROTOCOL, "");
+        close_desk(d, AFDEP_OK);
+        afdep_group_destroy(&group);
+    }
+}
+
+/* Rows that together choose one expert more often than there are tokens. */
+static void test_too_many_choices(void **state)
+{
+    afdep_group_t group;
+    desk_t *d = open_alone(&group);
+    const int32_t twice[TOP_K] = { 0, 0 };
+    (void)state;
+    d->dispatch.return_recv_hook = 1;
+    EXPECT_OK(afdep_ll_dispatch(d->buffer, &d->dispatch));
+    uint32_t stride = d->buffer->settings.layout.row_stride;
+    for (int t = 0; t < TOKENS; t++)
+        memcpy(find_place(d, ROW) + (t - 1) * (ptrdiff_t)stride + sizeof(afdep_row_tag_t), twice, sizeof(twice));
+    EXPECT(afdep_ll_hook_call(d->buffer, &d->dispatch.hook), AFDEP_ERR_PROTOCOL, "a row's choices");
+    close_desk(d, AFDEP_OK);
+    afdep_group_destroy(&group);
 }
 
 /* A rank that never comes: the others' calls end at the deadline and name it. */
@@ -694,7 +787,8 @@ static void test_open_refuses(void **state)
     EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_CONFIG, "timeout_ms is -1");
     c.timeout_ms = 0;
     c.buffer_bytes = 4096;
-    EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_CONFIG, "configured with 4096 bytes and profile native requires");
+    EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_CONFIG,
+           "configured with 4096 bytes and profile native requires");
     assert_null(buffer);
     EXPECT_OK(afdep_ll_buffer_close(NULL));
     EXPECT(afdep_ll_buffer_error(NULL), AFDEP_ERR_ARGUMENT, "NULL");
@@ -748,6 +842,8 @@ int main(void)
         cmocka_unit_test(test_ranks_differ),
         cmocka_unit_test(test_formats_differ),
         cmocka_unit_test(test_weights_missing),
+        cmocka_unit_test(test_damaged_memory),
+        cmocka_unit_test(test_too_many_choices),
         cmocka_unit_test(test_absent_rank),
         cmocka_unit_test(test_killed_rank),
         cmocka_unit_test(test_open_refuses),

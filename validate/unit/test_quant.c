@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quantized formats: every code, every tie and its neighbours, NaN, infinities, denormals, blocks of zeros, in every
- * version of the encoders that this processor runs, against the search of validate/ll_convert.h, bit for bit.
+ * The quantized formats: every code, every tie and its neighbours, NaN, infinities, denormals, blocks of zeros, in
+ * every version of the encoders that this processor runs, against the search of validate/ll_convert.h, bit for bit.
  */
 #include <setjmp.h>
 #include <stdarg.h>

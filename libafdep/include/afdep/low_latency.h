@@ -11,10 +11,10 @@
  * per token, E experts, R ranks, L = E/R local experts.
  *
  * Every rank makes its calls in the same order. At most two dispatches may be without their combine, so that two
- * batches overlap; a third is refused (ORDER) until the oldest is combined. A buffer is used by one thread at a time. Host
- * backend: pointers handed in are free again when the call that completes returns: the dispatch or combine itself, or
- * with a hook or an event the call that completes it (x, ids and weights already when the first call returns). Nothing is
- * allocated between opening and closing, nothing prints, exits or aborts, errno is preserved.
+ * batches overlap; a third is refused (ORDER) until the oldest is combined. A buffer is used by one thread at a time.
+ * Host backend: pointers handed in are free again when the call that completes returns: the dispatch or combine itself,
+ * or with a hook or an event the call that completes it (x, ids and weights already when the first call returns).
+ * Nothing is allocated between opening and closing, nothing prints, exits or aborts, errno is preserved.
  */
 #ifndef AFDEP_LOW_LATENCY_H
 #define AFDEP_LOW_LATENCY_H
@@ -62,9 +62,9 @@ typedef struct afdep_ll_request {
 } afdep_ll_request_t;
 
 /*
- * Local. The format that a request resolves to: `format` where it is not AUTO; else use_mxfp4, then use_mxfp8 (or use_fp8
- * with use_ue8m0, its older spelling), then use_fp8 (a2, a3: INT8; a5: FP8 per token; native: FP8 in blocks of 128); else
- * INT8 where the environment has DEEP_NORMAL_MODE_USE_INT8_QUANT=1 (deprecated); else BF16.
+ * Local. The format that a request resolves to: `format` where it is not AUTO; else use_mxfp4, then use_mxfp8 (or
+ * use_fp8 with use_ue8m0, its older spelling), then use_fp8 (a2, a3: INT8; a5: FP8 per token; native: FP8 in blocks of
+ * 128); else INT8 where the environment has DEEP_NORMAL_MODE_USE_INT8_QUANT=1 (deprecated); else BF16.
  * Errors: UNSUPPORTED (the profile does not implement it), ARGUMENT, CONFIG (the environment variable).
  */
 AFDEP_EXPORT afdep_status_t afdep_ll_resolve_format(afdep_ll_profile_t profile, const afdep_ll_request_t *request,
@@ -80,7 +80,7 @@ typedef struct afdep_ll_config {
     int32_t num_topk;                         /* the largest K */
     int32_t num_experts;                      /* the largest E, a multiple of R */
     afdep_ll_profile_t profile;
-    int32_t ranks_per_domain; /* ranks of one host (one load/store domain); 0: all R. Profile a2 has two hosts at most */
+    int32_t ranks_per_domain; /* ranks of one host (one load/store domain); 0: all R. a2: two hosts at most */
     int32_t timeout_ms;    /* 0: AFDEP_TIMEOUT_MS, else 60000 */
     uint64_t buffer_bytes; /* the configured size. 0: HCCL_BUFFSIZE (in MiB), else 200 MiB; native: as needed */
     const char *backend;   /* NULL or "host" */
@@ -100,7 +100,7 @@ typedef struct afdep_ll_memory {
     size_t struct_size;
     uint64_t required, configured, available;
     uint64_t segment_bytes;        /* registered by this library at every rank */
-    uint64_t private_bytes;        /* mapped besides, touched as far as it is used (the combine buffers are most of it) */
+    uint64_t private_bytes;        /* mapped besides, most of it for combine buffers, and touched only where used */
     uint64_t combine_buffer_bytes; /* of one next combine buffer: [L, R * M, H] BF16 */
 } afdep_ll_memory_t;
 
@@ -108,7 +108,8 @@ typedef struct afdep_ll_memory {
  * Local. Fills `memory` (struct_size set) for `ranks` ranks, whether or not the configured size is enough.
  * Errors: ARGUMENT, CONFIG (a limit of the profile: the field, its value, the limit), UNSUPPORTED.
  */
-AFDEP_EXPORT afdep_status_t afdep_ll_buffer_bytes(const afdep_ll_config_t *config, int ranks, afdep_ll_memory_t *memory);
+AFDEP_EXPORT afdep_status_t afdep_ll_buffer_bytes(const afdep_ll_config_t *config, int ranks,
+                                                  afdep_ll_memory_t *memory);
 
 typedef struct afdep_ll_buffer afdep_ll_buffer_t;
 
@@ -126,7 +127,8 @@ AFDEP_EXPORT afdep_status_t afdep_ll_buffer_close(afdep_ll_buffer_t *buffer);
 /* Local. OK, or the status that poisoned the buffer; as afdep_buffer_error(). */
 AFDEP_EXPORT afdep_status_t afdep_ll_buffer_error(afdep_ll_buffer_t *buffer);
 
-/* Local. What this rank sent to `peer` since opening: rows are puts, dispatch words count_words, combine words combines. */
+/* Local. What this rank sent to `peer` since opening: puts are rows and headers, count_words dispatch words, combines
+   combine words. Errors: ARGUMENT. */
 AFDEP_EXPORT afdep_status_t afdep_ll_buffer_counters(const afdep_ll_buffer_t *buffer, int peer,
                                                      afdep_counters_t *counters);
 
@@ -181,7 +183,7 @@ typedef struct afdep_ll_dispatch {
     int32_t return_recv_hook;  /* 1: return once sent, and give a hook; not both */
     int32_t *cumulative_local_expert_recv_stats; /* [L]: receives are added to it; may be NULL */
     /* out: memory of the caller's */
-    void *recv_x;              /* [L, R * M, code bytes]: expert by expert, valid rows first, by source rank, then token;
+    void *recv_x;              /* [L, R * M, code bytes]: expert by expert, valid rows first, by source, then token;
                                   what follows them is left as it was */
     void *recv_x_scales;       /* [L, R * M, scale bytes]; NULL for BF16 */
     float *recv_topk_weights;  /* [L, R * M]: each row's weight; NULL, or topk_weights is given */
@@ -194,15 +196,15 @@ typedef struct afdep_ll_dispatch {
     afdep_ll_hook_t hook;
 } afdep_ll_dispatch_t;
 
-#define AFDEP_LL_DISPATCH_INIT { sizeof(afdep_ll_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, AFDEP_LL_AUTO, 0, 0, \
-                                 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } } }
+#define AFDEP_LL_DISPATCH_INIT { sizeof(afdep_ll_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, AFDEP_LL_AUTO, 0, \
+                                 0, 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } } }
 
 /*
  * Sends this rank's tokens, and receives those of all ranks for its experts (now, or by the hook or event).
  * Returns ROUTE when an id was outside [0, E) or repeated: the exchange is under way all the same, with that id as -1,
  * and everything is as after OK. afdep_last_error() names token and slot.
- * Errors that change nothing: ARGUMENT, CONFIG (a limit of the profile), UNSUPPORTED (a format of another profile), ORDER.
- * Fatal: TIMEOUT, PEER, PROTOCOL (ranks that differ in M, E, H, K or format, among others), TRANSPORT, POISONED.
+ * Errors that change nothing: ARGUMENT, CONFIG (a limit of the profile), UNSUPPORTED (a format of another profile),
+ * ORDER. Fatal: TIMEOUT, PEER, PROTOCOL (ranks that differ in M, E, H, K or format, among others), TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_ll_dispatch(afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *dispatch);
 
@@ -234,14 +236,15 @@ typedef struct afdep_ll_combine {
     afdep_ll_hook_t hook;
 } afdep_ll_combine_t;
 
-#define AFDEP_LL_COMBINE_INIT { sizeof(afdep_ll_combine_t), 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } }, 0, 0, 0, 0, 0, { { 0, 0 } }, \
-                                { { 0, 0 } } }
+#define AFDEP_LL_COMBINE_INIT { sizeof(afdep_ll_combine_t), 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } }, 0, 0, 0, 0, 0, \
+                                { { 0, 0 } }, { { 0, 0 } } }
 
 /*
  * Sends the experts' rows back, and sums those of this rank's tokens: in FP32, in slot order, weight * row first and
- * fused multiply-adds after, rounded once to BF16. A token without a choice is +0. Exchanges are combined in the order of
- * their dispatches, each after its dispatch has received.
- * Errors that change nothing: ARGUMENT (among others ids that were not dispatched), ORDER. Fatal: as afdep_ll_dispatch().
+ * fused multiply-adds after, rounded once to BF16. A token without a choice is +0. Exchanges are combined in the order
+ * of their dispatches, each after its dispatch has received.
+ * Errors that change nothing: ARGUMENT (among others ids that were not dispatched), ORDER. Fatal: as
+ * afdep_ll_dispatch().
  */
 AFDEP_EXPORT afdep_status_t afdep_ll_combine(afdep_ll_buffer_t *buffer, afdep_ll_combine_t *combine);
 
