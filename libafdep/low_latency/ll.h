@@ -32,7 +32,10 @@ typedef struct afdep_ll_settings {
     char fabric[16], row_ops[16];
 } afdep_ll_settings_t;
 
-/* ll_config.c. Limits are checked, sizes only computed (afdep_ll_check_bytes() is the caller's). */
+/* ll_config.c: the variables that only this API reads; ended by a NULL name. */
+extern const afdep_setting_t afdep_ll_settings_table[];
+
+/* Limits are checked, sizes only computed (afdep_ll_check_bytes() is the caller's). */
 afdep_status_t afdep_ll_settings_resolve(const afdep_ll_config_t *config, int ranks, afdep_ll_settings_t *settings);
 
 /* Where an exchange is at this rank. */

@@ -12,12 +12,15 @@
 
 /* Variables of the engines that this API is at home in. They are read here and nowhere else, so that a value of theirs
    never keeps another part of the library from opening. */
-static const afdep_setting_t table[] = {
-    { "buffer_bytes", "HCCL_BUFFSIZE", AFDEP_SETTING_INT, 1, 1 << 24, 200, NO_FIELD, 0, "configured size in MiB" },
-    { "int8_fallback", "DEEP_NORMAL_MODE_USE_INT8_QUANT", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0,
-      "INT8 where no flag chooses a format (deprecated)" },
-    { "intra_pcie", "HCCL_INTRA_PCIE_ENABLE", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0, "a2 between hosts wants 1" },
-    { "intra_roce", "HCCL_INTRA_ROCE_ENABLE", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0, "a2 between hosts wants 0" },
+const afdep_setting_t afdep_ll_settings_table[] = {
+    { "ll_buffer_mib", "HCCL_BUFFSIZE", AFDEP_SETTING_INT, 1, 1 << 24, 200, NO_FIELD, 0, "low-latency API: configured size in MiB on profiles a2, a3, a5" },
+    { "ll_int8_fallback", "DEEP_NORMAL_MODE_USE_INT8_QUANT", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0,
+      "low-latency API: INT8 where no flag chooses a format (deprecated)" },
+    { "ll_intra_pcie", "HCCL_INTRA_PCIE_ENABLE", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0,
+      "low-latency API: profile a2 between hosts wants 1" },
+    { "ll_intra_roce", "HCCL_INTRA_ROCE_ENABLE", AFDEP_SETTING_INT, 0, 1, 0, NO_FIELD, 0,
+      "low-latency API: profile a2 between hosts wants 0" },
+    { NULL, NULL, AFDEP_SETTING_INT, 0, 0, 0, 0, 0, NULL },
 };
 enum { BUFFER_BYTES, INT8_FALLBACK, INTRA_PCIE, INTRA_ROCE };
 
@@ -86,7 +89,7 @@ static afdep_status_t set_sizes(const afdep_ll_config_t *c, afdep_ll_settings_t 
     s->configured = c->buffer_bytes;
     if (s->configured)
         return AFDEP_OK;
-    afdep_status_t status = look_up(&table[BUFFER_BYTES], &mib, NULL);
+    afdep_status_t status = look_up(&afdep_ll_settings_table[BUFFER_BYTES], &mib, NULL);
     s->configured = (uint64_t)mib * MIB;
     return status;
 }
@@ -97,9 +100,9 @@ static afdep_status_t check_intra(const afdep_ll_settings_t *s)
     int64_t pcie = 0, roce = 0;
     if (s->profile != AFDEP_LL_A2 || s->hosts == 1)
         return AFDEP_OK;
-    afdep_status_t status = look_up(&table[INTRA_PCIE], &pcie, NULL);
+    afdep_status_t status = look_up(&afdep_ll_settings_table[INTRA_PCIE], &pcie, NULL);
     if (status == AFDEP_OK)
-        status = look_up(&table[INTRA_ROCE], &roce, NULL);
+        status = look_up(&afdep_ll_settings_table[INTRA_ROCE], &roce, NULL);
     if (status == AFDEP_OK && (pcie != 1 || roce != 0))
         status = afdep_fail(AFDEP_ERR_CONFIG, "HCCL_INTRA_PCIE_ENABLE is %d and HCCL_INTRA_ROCE_ENABLE %d: profile a2 "
                             "between hosts wants 1 and 0", (int)pcie, (int)roce);
@@ -122,7 +125,7 @@ static afdep_status_t set_rest(const afdep_ll_config_t *c, afdep_ll_settings_t *
     if (status == AFDEP_OK)
         status = shared("first_exchange", &first, NULL);
     if (status == AFDEP_OK)
-        status = look_up(&table[INT8_FALLBACK], &fallback, NULL);
+        status = look_up(&afdep_ll_settings_table[INT8_FALLBACK], &fallback, NULL);
     if (status == AFDEP_OK)
         status = shared_text("fabric", c->fabric, s->fabric, sizeof(s->fabric));
     if (status == AFDEP_OK)
@@ -161,7 +164,7 @@ afdep_status_t afdep_ll_resolve_format(afdep_ll_profile_t profile, const afdep_l
     int64_t fallback = 0;
     if (!request || !format)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", request ? "format" : "request");
-    afdep_status_t status = look_up(&table[INT8_FALLBACK], &fallback, NULL);
+    afdep_status_t status = look_up(&afdep_ll_settings_table[INT8_FALLBACK], &fallback, NULL);
     return status == AFDEP_OK ? afdep_ll_choose_format(profile, request, (int)fallback, format) : status;
 }
 
