@@ -250,10 +250,17 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* How many of the formats, in their order, a profile has. */
+static int formats_of(afdep_ll_profile_t profile)
+{
+    return profile == AFDEP_LL_NATIVE ? 7 : profile == AFDEP_LL_A5 ? 5 : 2;
+}
+
 static void random_exchange(afdep_ll_rig_t *rig, uint64_t *state, afdep_ll_plan_t *plan)
 {
     uint64_t r = next_random(state);
-    *plan = afdep_ll_rig_plain(rig, (afdep_ll_format_t)(1 + r % 7));
+    int most = rig->x[0].max_tokens - (rig->config.profile != AFDEP_LL_NATIVE);
+    *plan = afdep_ll_rig_plain(rig, (afdep_ll_format_t)(1 + (int)(r & 0xFF) % formats_of(rig->config.profile)));
     plan->hidden = 128 * (1 + (int)(r >> 8) % 2);
     plan->top_k = 1 + (int)(r >> 12 & 0xFFF) % rig->config.num_topk;
     plan->round_scale = r >> 24 & 1;
@@ -265,7 +272,7 @@ static void random_exchange(afdep_ll_rig_t *rig, uint64_t *state, afdep_ll_plan_
     plan->plain = r >> 34 & 1;
     for (int i = 0; i < rig->ranks; i++) {
         uint64_t t = next_random(state);
-        rig->tokens[i] = t % 4 == 0 ? 0 : (int)(t >> 8 & 0xFFFF) % (rig->x[0].max_tokens + 1);
+        rig->tokens[i] = t % 4 == 0 ? 0 : (int)(t >> 8 & 0xFFFF) % (most + 1);
     }
 }
 
@@ -278,7 +285,8 @@ static void run_soak(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
         afdep_ll_rig_plan_t plan = { .max_tokens = 1 + (int)(next_random(&state) % 12),
                                      .hidden = 256,
                                      .top_k = 1 + (int)(next_random(&state) % 8),
-                                     .experts_per_rank = 1 + (int)(next_random(&state) % 5) };
+                                     .experts_per_rank = 1 + (int)(next_random(&state) % 5),
+                                     .profile = (afdep_ll_profile_t)(b % 4) };
         plan.routing.kind = next_random(&state) % 3 == 0 ? AFDEP_ROUTING_HOT : AFDEP_ROUTING_UNIFORM;
         afdep_ll_rig_t rig;
         if (afdep_ll_rig_open(v, &plan, &rig, outcome) != 0)
