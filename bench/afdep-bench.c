@@ -19,6 +19,7 @@
 #include "bench/bench_measure.h"
 #include "bench/bench_print.h"
 #include "bench/bench_record.h"
+#include "bench/ll_bench.h"
 #include "validate/staged.h"
 
 /* What rank 0 keeps of the run; nothing at other ranks. */
@@ -163,6 +164,8 @@ static int check_world(const afdep_bench_plan_t *plan, int size, char *why, size
                  plan->ranks);
         return -1;
     }
+    if (plan->api)
+        return afdep_bench_ll_check(plan, why, why_size);
     const afdep_bench_path_ops_t *ops = afdep_bench_path_ops(plan);
     if (!ops) {
         snprintf(why, why_size, "--protocol: this build has no MPI");
@@ -203,7 +206,7 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
     else if (asked < 0)
         refuse(rank, why);
     else
-        status = afdep_world_run(plan->ranks, plan->common.timeout_ms, run_rank, plan);
+        status = afdep_world_run(plan->ranks, plan->common.timeout_ms, plan->api ? afdep_bench_ll_rank : run_rank, plan);
     afdep_bench_plan_free(plan);
     afdep_world_end();
     return status;

@@ -18,6 +18,7 @@
 #include "bench/lib/record.h"
 #include "bench/lib/why.h"
 #include "core/config.h"
+#include "low_latency/ll.h"
 
 typedef struct afdep_info {
     afdep_common_t common;
@@ -54,9 +55,11 @@ static cJSON *setting_json(const afdep_setting_t *setting)
 
 static cJSON *config_json(void)
 {
+    const afdep_setting_t *const tables[] = { afdep_settings_table, afdep_ll_settings_table };
     cJSON *list = cJSON_CreateArray();
-    for (const afdep_setting_t *setting = afdep_settings_table; setting->name; setting++)
-        cJSON_AddItemToArray(list, setting_json(setting));
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+        for (const afdep_setting_t *setting = tables[i]; setting->name; setting++)
+            cJSON_AddItemToArray(list, setting_json(setting));
     return list;
 }
 
@@ -175,13 +178,13 @@ static void print_machine(const cJSON *machine)
 
 static void print_config(const cJSON *config)
 {
-    printf("%-22s %-28s %-12s %-12s %s\n", "setting", "variable", "value", "from", "meaning");
+    printf("%-22s %-32s %-12s %-12s %s\n", "setting", "variable", "value", "from", "meaning");
     for (const cJSON *setting = config->child; setting; setting = setting->next) {
         const cJSON *value = get(setting, "value");
         char number[32];
         snprintf(number, sizeof number, "%.0f", number_of(setting, "value"));
         const char *unset = get(setting, "error") ? "refused" : "-";
-        printf("%-22s %-28s %-12s %-12s %s\n", text_of(setting, "name", ""), text_of(setting, "environment", "-"),
+        printf("%-22s %-32s %-12s %-12s %s\n", text_of(setting, "name", ""), text_of(setting, "environment", "-"),
                cJSON_IsNumber(value) ? number : text_of(setting, "value", unset), text_of(setting, "from", ""),
                text_of(setting, "error", text_of(setting, "help", "")));
     }

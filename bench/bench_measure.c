@@ -155,12 +155,17 @@ static int64_t next_round(int64_t budget_ns, int64_t done, int64_t elapsed_ns)
     return fit < 1 ? 1 : fit < 2 * done ? fit : 2 * done;
 }
 
+int64_t afdep_bench_next_round(afdep_bench_rank_t *rank, int64_t done, int64_t elapsed_ns)
+{
+    int64_t asked = rank->plan->iterations;
+    return asked ? asked - done : agree(rank, next_round((int64_t)rank->plan->budget_ms * 1000000, done, elapsed_ns));
+}
+
 static int64_t timed_loop(timed_t *t, afdep_reservoir_t *reservoir)
 {
-    int64_t done = 0, asked = t->rank->plan->iterations, begin = now_ns();
-    int64_t budget_ns = (int64_t)t->rank->plan->budget_ms * 1000000;
+    int64_t done = 0, begin = now_ns();
     for (;;) {
-        int64_t next = asked ? asked - done : agree(t->rank, next_round(budget_ns, done, now_ns() - begin));
+        int64_t next = afdep_bench_next_round(t->rank, done, now_ns() - begin);
         if (next == 0)
             return done;
         for (int64_t i = 0; i < next; i++) {
@@ -199,14 +204,14 @@ typedef struct stamp {
     int64_t start_ns, took_ns;
 } stamp_t;
 
-/* Sample i of all ranks: the longest of any Attention rank, and how far the starts lay apart. */
-static void reduce_sample(const stamp_t *stamps, int ranks, int stride, int ffn_ranks, double *took_us,
+/* Sample i of all ranks: the longest of any rank from `first_rank` on, and how far the starts lay apart. */
+static void reduce_sample(const stamp_t *stamps, int ranks, int stride, int first_rank, double *took_us,
                           double *spread_us)
 {
     int64_t longest = 0, first = INT64_MAX, last = INT64_MIN;
     for (int r = 0; r < ranks; r++) {
         const stamp_t *stamp = stamps + (size_t)r * (size_t)stride;
-        if (r >= ffn_ranks && stamp->took_ns > longest)
+        if (r >= first_rank && stamp->took_ns > longest)
             longest = stamp->took_ns;
         first = stamp->start_ns < first ? stamp->start_ns : first;
         last = stamp->start_ns > last ? stamp->start_ns : last;
@@ -216,8 +221,8 @@ static void reduce_sample(const stamp_t *stamps, int ranks, int stride, int ffn_
 }
 
 /* Gathers all ranks' reservoirs a part at a time, so that memory does not grow with ranks times samples. */
-static void reduce_samples(afdep_bench_rank_t *rank, const afdep_reservoir_t *reservoir, double *took_us,
-                           double *spread_us)
+void afdep_bench_reduce(afdep_bench_rank_t *rank, const afdep_reservoir_t *reservoir, int first_rank, double *took_us,
+                        double *spread_us)
 {
     int size = rank->world->size;
     stamp_t *own = calloc(REDUCE_AT_ONCE, sizeof(*own));
@@ -230,8 +235,7 @@ static void reduce_samples(afdep_bench_rank_t *rank, const afdep_reservoir_t *re
             own[i] = (stamp_t){ reservoir->start_ns[at + i], reservoir->took_ns[at + i] };
         afdep_world_allgather(rank->world, own, all, REDUCE_AT_ONCE * sizeof(*own));
         for (int i = 0; i < part; i++)
-            reduce_sample(all + i, size, REDUCE_AT_ONCE, rank->plan->scenario.ffn_ranks, &took_us[at + i],
-                          &spread_us[at + i]);
+            reduce_sample(all + i, size, REDUCE_AT_ONCE, first_rank, &took_us[at + i], &spread_us[at + i]);
     }
     free(all);
     free(own);
@@ -245,7 +249,7 @@ static void summarize(afdep_bench_rank_t *rank, const afdep_reservoir_t *reservo
     cell->samples_us = malloc(kept * sizeof(double));
     if (!sorted || !spread || !cell->samples_us)
         afdep_bench_fatal(rank, "samples", "no memory to sort them");
-    reduce_samples(rank, reservoir, cell->samples_us, spread);
+    afdep_bench_reduce(rank, reservoir, rank->plan->scenario.ffn_ranks, cell->samples_us, spread);
     for (size_t i = 0; i < kept; i++)
         sorted[i] = cell->samples_us[i];
     cell->us = afdep_summarize(sorted, reservoir->kept);

@@ -42,4 +42,11 @@ void afdep_bench_count(afdep_bench_rank_t *rank, afdep_counters_t *counters);
 void afdep_bench_counts(afdep_bench_rank_t *rank, const afdep_counters_t *before, const afdep_counters_t *after,
                         int64_t exchanges, afdep_bench_counts_t *counts);
 
+/* Collective: how many iterations come next, after `done` of them in `elapsed_ns`; 0 ends the loop. */
+int64_t afdep_bench_next_round(afdep_bench_rank_t *rank, int64_t done, int64_t elapsed_ns);
+
+/* Collective: for each sample kept, the longest of the ranks from `first_rank` on and how far all starts lay apart. */
+void afdep_bench_reduce(afdep_bench_rank_t *rank, const afdep_reservoir_t *reservoir, int first_rank, double *took_us,
+                        double *spread_us);
+
 #endif

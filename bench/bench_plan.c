@@ -31,6 +31,7 @@ typedef struct bench_words {
     afdep_ints_t tokens;
     int tokens_given, tokens_per_source_given;
     int graph, graph_given;
+    int ll_format, ll_format_given, ll_profile_given, ll_zero_copy_given;
 } bench_words_t;
 
 static const char *const topology_names[] = { "ffn-ranks", "attention-ranks", "ranks-per-domain" };
@@ -54,6 +55,16 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) are "
           "baselines",
           &w->protocol_given },
+        { "api", AFDEP_OPTION_CHOICE, &plan->api, 0, 0, "role|low-latency", 0,
+          "what is measured: dispatch, receive, reply, collect between roles, or the symmetric dispatch and combine, each "
+          "apart and together, over all ranks of the scenario (default role)", 0 },
+        { "format", AFDEP_OPTION_CHOICE, &w->ll_format, 0, 0,
+          "bf16|int8|fp8-token|mxfp8|mxfp4|fp8-block|fp8-block-ue8m0", 0,
+          "low-latency: of dispatched rows (default bf16)", &w->ll_format_given },
+        { "profile", AFDEP_OPTION_CHOICE, &plan->ll_profile, 0, 0, "native|a2|a3|a5", 0,
+          "low-latency: whose limits hold (default native)", &w->ll_profile_given },
+        { "zero-copy", AFDEP_OPTION_ON_OFF, &plan->ll_zero_copy, 0, 0, 0, 0,
+          "low-latency: combine from the next combine buffer (default off)", &w->ll_zero_copy_given },
         TOGGLE_OPTION("stagger", 0, "sources start on different channels (default as the protocol)"),
         TOGGLE_OPTION("sparse-dispatch", 1, "finish tails only from channels with tokens (default as the protocol)"),
         TOGGLE_OPTION("sparse-combine", 2, "combine signals only on channels replied on (default as the protocol)"),
@@ -103,6 +114,31 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
     else if (asked == 1 && print)
         afdep_options_help("afdep-bench", usage, description, options);
     return asked;
+}
+
+/* Options that the chosen API has no use for. */
+static int refuse_foreign(const afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
+{
+    const struct {
+        const char *name;
+        int given;
+    } role[] = { { "protocol", w->protocol_given }, { "stagger", w->toggles_given[0] },
+                 { "sparse-dispatch", w->toggles_given[1] }, { "sparse-combine", w->toggles_given[2] },
+                 { "dtype", w->dtype_given }, { "num-sms", w->num_sms_given }, { "graph", w->graph_given },
+                 { "expert-alignment", w->expert_alignment_given }, { "fault", w->fault != NULL },
+                 { "in-flight", plan->in_flight > 1 }, { "dump", plan->dump != NULL },
+                 { "tokens-per-source", w->tokens_per_source_given } },
+      ll[] = { { "format", w->ll_format_given }, { "profile", w->ll_profile_given },
+               { "zero-copy", w->ll_zero_copy_given } };
+    for (size_t i = 0; plan->api && i < sizeof(role) / sizeof(role[0]); i++)
+        if (role[i].given)
+            return afdep_why(why, why_size, "--%s: the low-latency API has no such setting", role[i].name);
+    for (size_t i = 0; !plan->api && i < sizeof(ll) / sizeof(ll[0]); i++)
+        if (ll[i].given)
+            return afdep_why(why, why_size, "--%s: is of --api low-latency", ll[i].name);
+    if (plan->api && plan->common.backend == 1)
+        return afdep_why(why, why_size, "--backend: cuda: the low-latency API is built for host only");
+    return 0;
 }
 
 /* What this build or backend does not have is refused by name. */
@@ -321,8 +357,9 @@ static void make_config(afdep_bench_plan_t *plan, const bench_words_t *w)
 
 static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
-    if (refuse_unbuilt(plan, w, why, why_size) != 0 || base_scenario(&plan->scenario, w, why, why_size) != 0 ||
-        override_scenario(plan, w, why, why_size) != 0 || check_symmetric(plan, why, why_size) != 0)
+    if (refuse_foreign(plan, w, why, why_size) != 0 || refuse_unbuilt(plan, w, why, why_size) != 0 ||
+        base_scenario(&plan->scenario, w, why, why_size) != 0 || override_scenario(plan, w, why, why_size) != 0 ||
+        check_symmetric(plan, why, why_size) != 0)
         return -1;
     if (plan->scenario.routing.kind == AFDEP_ROUTING_TRACE) {
         plan->trace = afdep_trace_load(plan->scenario.routing.trace_file, &plan->scenario, why, why_size);
@@ -333,6 +370,7 @@ static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why
         return afdep_why(why, why_size, "--microbatches: %d: a symmetric rank is both sides of an exchange",
                          plan->microbatches);
     make_config(plan, w);
+    plan->ll_format = w->ll_format + 1; /* as the choices follow each other in afdep_ll_format_t */
     if (w->fault && (afdep_fault_file_load(w->fault, &plan->faults, why, why_size) != 0 ||
                      afdep_fault_file_check(&plan->faults, plan->ranks, 8 * plan->scenario.num_sms, why,
                                             why_size) != 0))

@@ -31,6 +31,9 @@ typedef struct afdep_bench_plan {
     afdep_scenario_t scenario;   /* with every override applied */
     afdep_config_t config;       /* what the buffer is opened with */
     int ranks;
+    int api;                     /* 0: role, 1: low-latency, whose ranks are all the scenario's */
+    int ll_format, ll_profile;   /* low-latency: afdep_ll_format_t, afdep_ll_profile_t */
+    int ll_zero_copy;
     int protocol;                /* afdep_bench_protocol_t */
     int check;
     int view;                    /* timed exchanges on a device collect views */

@@ -15,6 +15,7 @@
 #include "protocol/planted.h"
 #include "validate/exchanger.h"
 #include "validate/explorer.h"
+#include "validate/ll_explorer.h"
 #include "validate/unit/crowd.h"
 
 afdep_plant_t afdep_planted = AFDEP_PLANT_NOTHING;
@@ -107,6 +108,41 @@ static int run(const control_t *c, long schedules, uint64_t seed)
     return caught ? 0 : 1;
 }
 
+/* ---- The low-latency API ---------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    afdep_plant_t plant;
+    afdep_ll_explore_case_t explore;
+} ll_controls[] = {
+    { "ll_nothing", AFDEP_PLANT_NOTHING, { .ranks = 3, .exchanges = 5, .overlap = 1 } },
+    /* Only overlapping exchanges need it: in turn, the next dispatch joins the silent rank before its plane is used again. */
+    { "ll_silent_ranks_not_awaited", AFDEP_PLANT_SILENT_NOT_AWAITED, { .ranks = 3, .exchanges = 6, .overlap = 1 } },
+    { "ll_two_in_flight_on_one_plane", AFDEP_PLANT_ONE_PLANE, { .ranks = 3, .exchanges = 4, .overlap = 1 } },
+    { "ll_word_before_its_header", AFDEP_PLANT_NOTHING, { .ranks = 3, .exchanges = 3, .unordered = 1 } },
+};
+
+static int run_ll(size_t i, long schedules, uint64_t seed)
+{
+    char why[512];
+    afdep_ll_explorer_t *explorer = afdep_ll_explorer_create(&ll_controls[i].explore, seed, why, sizeof(why));
+    if (!explorer) {
+        fprintf(stderr, "afdep-validate-planted: %s\n", why);
+        return 2;
+    }
+    afdep_planted = ll_controls[i].plant;
+    int caught = 0;
+    for (long n = 1; n <= schedules && !caught; n++) {
+        caught = afdep_ll_explorer_run(explorer, seed + (uint64_t)n, why, sizeof(why)) != AFDEP_OK;
+        if (caught)
+            printf("caught in schedule %ld: %s\n", n, why);
+    }
+    if (!caught)
+        printf("not caught in %ld schedules\n", schedules);
+    afdep_ll_explorer_destroy(explorer);
+    return caught ? 0 : 1;
+}
+
 /* ---- On real shared memory ------------------------------------------------------------------------------------- */
 
 #define SHM_TIMEOUT_MS 2000
@@ -187,6 +223,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(controls) / sizeof(controls[0]); i++)
         if (strcmp(argv[1], controls[i].name) == 0 && (!at || strcmp(at, "shm") == 0))
             return at ? run_on_shm(&controls[i], count, seed) : run(&controls[i], count, seed);
+    for (size_t i = 0; !at && i < sizeof(ll_controls) / sizeof(ll_controls[0]); i++)
+        if (strcmp(argv[1], ll_controls[i].name) == 0)
+            return run_ll(i, count, seed);
     fprintf(stderr, "afdep-validate-planted: no variant is called %s\n", argv[1]);
     return 3;
 }

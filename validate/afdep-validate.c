@@ -26,13 +26,16 @@ static const char description[] =
     "explored schedules. Under mpirun every process is a rank; without it the ranks are threads.";
 
 static const char *const suite_names[] = { "quick", "full", "faults", "negative", "explore" };
-static const afdep_case_t *const suites[] = { afdep_cases_quick, afdep_cases_full, afdep_cases_faults,
-                                              afdep_cases_negative, afdep_cases_explore };
+/* By API, then by suite. */
+static const afdep_case_t *const suites[][AFDEP_SUITES] = {
+    { afdep_cases_quick, afdep_cases_full, afdep_cases_faults, afdep_cases_negative, afdep_cases_explore },
+    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_faults, afdep_cases_ll_negative, afdep_cases_ll_explore },
+};
 
 typedef struct plan {
     afdep_common_t common;
     const char *scenario_file, *only;
-    int suite, schedules, list;
+    int api, suite, schedules, list;
     afdep_scenario_t scenario;
     int argc;
     char **argv;
@@ -99,6 +102,11 @@ typedef struct report {
     int passed, failed, skipped;
 } report_t;
 
+static const afdep_case_t *cases_of(const plan_t *plan)
+{
+    return suites[plan->api][plan->suite];
+}
+
 static const char *backend_of(const plan_t *plan)
 {
     return plan->common.backend ? "cuda" : "host";
@@ -115,12 +123,13 @@ static const char *fabric_of(const plan_t *plan)
 
 static void begin_report(report_t *report, const plan_t *plan, const afdep_world_t *world)
 {
-    afdep_arm_t arm = { .name = "sparse",
-                        .protocol = "sparse",
-                        .stagger = 1,
-                        .sparse_dispatch = 1,
-                        .sparse_combine = 1,
-                        .dtype = plan->scenario.dtype == AFDEP_DTYPE_FP8 ? "fp8" : "bf16",
+    const char *arm_name = plan->api ? "low-latency" : "sparse";
+    afdep_arm_t arm = { .name = arm_name,
+                        .protocol = arm_name,
+                        .stagger = !plan->api,
+                        .sparse_dispatch = !plan->api,
+                        .sparse_combine = !plan->api,
+                        .dtype = !plan->api && plan->scenario.dtype == AFDEP_DTYPE_FP8 ? "fp8" : "bf16",
                         .backend = backend_of(plan),
                         .fabric = fabric_of(plan),
                         .domains = "declared" };
@@ -130,9 +139,9 @@ static void begin_report(report_t *report, const plan_t *plan, const afdep_world
     report->cases = report->record ? cJSON_AddArrayToObject(report->record, "cases") : NULL;
     printf("# afdep-validate %s, native tree %s%s\n", afdep_version(), afdep_native_tree(),
            afdep_native_tree_dirty() ? " (dirty)" : "");
-    printf("# scenario %s: %d ranks as %s, suite %s, fabric %s, seed %llu\n", plan->scenario.name, world->size,
-           world->threads ? "threads" : "processes", suite_names[plan->suite], fabric_of(plan),
-           (unsigned long long)plan->scenario.seed);
+    printf("# scenario %s: %d ranks as %s, suite %s%s, fabric %s, seed %llu\n", plan->scenario.name, world->size,
+           world->threads ? "threads" : "processes", suite_names[plan->suite], plan->api ? " of the low-latency API" : "",
+           fabric_of(plan), (unsigned long long)plan->scenario.seed);
     fflush(stdout);
 }
 
@@ -228,7 +237,7 @@ static int run_rank(afdep_world_t *world, void *argument)
         begin_report(&report, plan, world);
     /* The cases of rank 0 alone come last: they may take longer than the other ranks would wait for it. */
     for (int alone = 0; alone <= (world->rank == 0); alone++)
-        for (const afdep_case_t *c = suites[plan->suite]; c->name; c++) {
+        for (const afdep_case_t *c = cases_of(plan); c->name; c++) {
             if (c->alone != alone || !wanted(plan, c))
                 continue;
             afdep_outcome_t outcome;
@@ -246,7 +255,7 @@ static int run_rank(afdep_world_t *world, void *argument)
 
 static int list_cases(const plan_t *plan)
 {
-    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++)
+    for (const afdep_case_t *c = cases_of(plan); c->name; c++)
         if (wanted(plan, c))
             printf("%s\n", c->name);
     return 0;
@@ -254,7 +263,7 @@ static int list_cases(const plan_t *plan)
 
 static int any_wanted(const plan_t *plan)
 {
-    for (const afdep_case_t *c = suites[plan->suite]; c->name; c++)
+    for (const afdep_case_t *c = cases_of(plan); c->name; c++)
         if (wanted(plan, c))
             return 1;
     return 0;
@@ -265,6 +274,8 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
 {
     const afdep_option_t options[] = {
         { "scenario", AFDEP_OPTION_STRING, &plan->scenario_file, 0, 0, 0, "FILE", "whose topology is validated", 0 },
+        { "api", AFDEP_OPTION_CHOICE, &plan->api, 0, 0, "role|low-latency", 0,
+          "whose suites run; of the scenario, low-latency takes the number of ranks (default role)", 0 },
         { "suite", AFDEP_OPTION_CHOICE, &plan->suite, 0, 0, "quick|full|faults|negative|explore", 0,
           "which cases run (default quick)", 0 },
         { "schedules", AFDEP_OPTION_INT, &plan->schedules, 1, 2147483647.0, 0, "N",
@@ -290,6 +301,10 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
         return -1;
     }
 #endif
+    if (plan->api && plan->common.backend == 1) {
+        snprintf(why, why_size, "--backend: cuda: the low-latency API is built for host only");
+        return -1;
+    }
     if (plan->only && !any_wanted(plan)) {
         snprintf(why, why_size, "--only: %s: suite %s has no such case", plan->only, suite_names[plan->suite]);
         return -1;

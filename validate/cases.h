@@ -56,6 +56,11 @@ extern const afdep_case_t afdep_cases_full[];
 extern const afdep_case_t afdep_cases_faults[];
 extern const afdep_case_t afdep_cases_negative[];
 extern const afdep_case_t afdep_cases_explore[];
+extern const afdep_case_t afdep_cases_ll_quick[];
+extern const afdep_case_t afdep_cases_ll_full[];
+extern const afdep_case_t afdep_cases_ll_faults[];
+extern const afdep_case_t afdep_cases_ll_negative[];
+extern const afdep_case_t afdep_cases_ll_explore[];
 
 /* Fails or skips a case; the first failure stays. */
 __attribute__((format(printf, 3, 4))) void afdep_outcome_set(afdep_outcome_t *outcome, afdep_verdict_t verdict,

@@ -5,18 +5,12 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "fabric/fault.h"
 #include "core/config.h"
 #include "validate/child.h"
 #include "validate/rig.h"
-
-typedef enum expect {
-    ABSORBED,   /* every exchange exact */
-    NAMED,      /* every rank gets a fatal error; at least one of them `status` */
-    EITHER      /* one of the two, at all ranks alike in the end */
-} expect_t;
+#include "validate/verdict.h"
 
 /* Who acts; ranks depend on the scenario. */
 typedef enum actor { ANYBODY, FIRST_SOURCE, FIRST_WORKER, FIRST_WITNESS /* the first rank that sends any */ } actor_t;
@@ -27,7 +21,7 @@ typedef enum spot { BIT_AS_GIVEN, BIT_OF_ROW_TAG } spot_t;
 typedef struct fault_case {
     afdep_fault_t rule;
     actor_t who;
-    expect_t expect;
+    afdep_expect_t expect;
     afdep_status_t status;
     spot_t spot;
     int across_domains; /* 1: needs words that one domain does not have */
@@ -39,12 +33,6 @@ typedef struct fault_case {
 #define SHORT_MS 2000
 
 /* ---- Injection ----------------------------------------------------------------------------------------------- */
-
-static const afdep_fabric_provider_t *inner_fabric(const afdep_validation_t *v)
-{
-    const afdep_fabric_provider_t *own = v->world->group.fabrics;
-    return own && strcmp(own->name, v->fabric) == 0 ? own : &afdep_fabric_shm;
-}
 
 /* The row tag's exchange number, bit 0: in a reply row it stands in the last 16 bytes, in a dispatched row before the
    choices. */
@@ -72,44 +60,7 @@ static afdep_fault_t rule_for(const fault_case_t *f, const afdep_validation_t *v
     return rule;
 }
 
-/* ---- Judging ------------------------------------------------------------------------------------------------- */
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-/* How the exchanges of one rank ended. Gathered from all. */
-typedef struct ended {
-    afdep_status_t status;
-    int64_t last_call_ms; /* how long the call took that failed */
-} ended_t;
-
-static void judge(const afdep_validation_t *v, const fault_case_t *f, const ended_t *mine, const char *why,
-                  afdep_outcome_t *outcome)
-{
-    ended_t all[AFDEP_RIG_SOURCES];
-    int fatal = 0, named = 0;
-    afdep_world_allgather(v->world, mine, all, sizeof(*mine));
-    for (int r = 0; r < v->world->size; r++) {
-        fatal += afdep_status_is_fatal(all[r].status);
-        named += all[r].status == f->status;
-    }
-    if (mine->status != AFDEP_OK && !afdep_status_is_fatal(mine->status))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "%s: %s", afdep_status_string(mine->status), why);
-    else if (f->expect == ABSORBED && mine->status != AFDEP_OK)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "was not absorbed: %s: %s", afdep_status_string(mine->status), why);
-    else if (f->expect != ABSORBED && fatal > 0 && fatal < v->world->size)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told", fatal, v->world->size);
-    else if (f->expect == NAMED && named == 0)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "no rank says %s; this one says %s: %s",
-                          afdep_status_string(f->status), afdep_status_string(mine->status), why);
-    else if (f->timeout_ms && mine->last_call_ms > f->timeout_ms + 1000)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the failing call took %lld ms, with a deadline of %d",
-                          (long long)mine->last_call_ms, f->timeout_ms);
-}
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 /* A wrong value is AFDEP_ERR_PROTOCOL from the checker, with nothing wrong at the buffer: told apart here. */
 static afdep_status_t exchange(afdep_rig_t *rig, int n, int64_t *call_ms)
@@ -117,13 +68,13 @@ static afdep_status_t exchange(afdep_rig_t *rig, int n, int64_t *call_ms)
     for (int a = 0; a < rig->scenario.attention_ranks; a++)
         rig->tokens[a] = 1 + (a + n) % 4;
     afdep_exchange_plan_t plan = afdep_rig_plain(rig);
-    int64_t start = now_ms();
+    int64_t start = afdep_verdict_now_ms();
     afdep_status_t status = afdep_exchanger_first(&rig->x[0], &plan);
     if (status == AFDEP_OK) {
-        start = now_ms();
+        start = afdep_verdict_now_ms();
         status = afdep_exchanger_second(&rig->x[0], &plan);
     }
-    *call_ms = now_ms() - start;
+    *call_ms = afdep_verdict_now_ms() - start;
     if (status != AFDEP_OK && afdep_buffer_error(rig->buffer) == AFDEP_OK)
         return AFDEP_ERR_ARGUMENT; /* the library is content, the oracle is not */
     return status;
@@ -148,7 +99,7 @@ static void run_fault(const afdep_validation_t *v, const afdep_case_t *c, afdep_
     afdep_fault_t rule = rule_for(f, v, &rig);
     afdep_faults_t faults = { &rule, 1, v->seed };
     afdep_fault_provider_t provider;
-    afdep_fault_provider_init(&provider, inner_fabric(v), &faults);
+    afdep_fault_provider_init(&provider, afdep_verdict_inner_fabric(v), &faults);
     if (afdep_world_group(v->world, &world.group) != 0) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "no group: %s", afdep_last_error());
         return;
@@ -158,14 +109,14 @@ static void run_fault(const afdep_validation_t *v, const afdep_case_t *c, afdep_
         afdep_group_destroy(&world.group);
         return;
     }
-    ended_t mine = { AFDEP_OK, 0 };
+    afdep_ended_t mine = { AFDEP_OK, 0 };
     for (int n = 0; n < EXCHANGES && mine.status == AFDEP_OK; n++) {
         mine.status = exchange(&rig, n, &mine.last_call_ms);
         outcome->exchanges += mine.status == AFDEP_OK;
     }
     char why[sizeof(rig.x[0].why)];
     memcpy(why, rig.x[0].why, sizeof(why));
-    judge(v, f, &mine, why, outcome);
+    afdep_verdict(v, f->expect, f->status, f->timeout_ms, &mine, why, outcome);
     afdep_outcome_t closing = { 0 };
     afdep_rig_close(&rig, mine.status == AFDEP_OK ? outcome : &closing);
     afdep_group_destroy(&world.group);
@@ -197,47 +148,47 @@ const afdep_case_t afdep_cases_faults[] = {
       "delay: domain_word, 1000 us" },
     { "reordered_lanes", FAULT(RULE(AFDEP_FAULT_REORDER, AFDEP_FAULT_ANY, 0.2, .amount_us = 1000)),
       "reorder: any lane, one message in five" },
-    { "stopped_source", FAULT(RULE(AFDEP_FAULT_STALL, AFDEP_FAULT_ANY, 1, .exchange = 3), .who = FIRST_SOURCE, .expect = NAMED,
+    { "stopped_source", FAULT(RULE(AFDEP_FAULT_STALL, AFDEP_FAULT_ANY, 1, .exchange = 3), .who = FIRST_SOURCE, .expect = AFDEP_EXPECT_NAMED,
                               .status = AFDEP_ERR_TIMEOUT, .timeout_ms = SHORT_MS),
       "stall: all of a source's lanes, from exchange 3" },
     { "dropped_row", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_FAULT_PUT, 1, .exchange = 4, .count = 1), .who = FIRST_SOURCE,
-                           .expect = NAMED, .status = AFDEP_ERR_PROTOCOL, .timeout_ms = SHORT_MS),
+                           .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_PROTOCOL, .timeout_ms = SHORT_MS),
       "drop: a put of a source, exchange 4" },
     { "dropped_reply", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_FAULT_PUT, 1, .exchange = 4, .count = 1), .who = FIRST_WORKER,
-                             .to_first_source = 1, .expect = EITHER, .status = AFDEP_ERR_PROTOCOL, .timeout_ms = SHORT_MS),
+                             .to_first_source = 1, .expect = AFDEP_EXPECT_EITHER, .status = AFDEP_ERR_PROTOCOL, .timeout_ms = SHORT_MS),
       "drop: a put to a source, exchange 4" },
     { "dropped_finish_tail", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_FINISH_TAIL, 1, .exchange = 3, .count = 1),
-                                   .who = FIRST_SOURCE, .expect = NAMED, .status = AFDEP_ERR_TIMEOUT,
+                                   .who = FIRST_SOURCE, .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_TIMEOUT,
                                    .timeout_ms = SHORT_MS, .across_domains = 1),
       "drop: a finish_tail, exchange 3" },
     { "dropped_count_word", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_COUNT_WORD, 1, .exchange = 3, .count = 1),
-                                  .who = FIRST_SOURCE, .expect = NAMED, .status = AFDEP_ERR_TIMEOUT,
+                                  .who = FIRST_SOURCE, .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_TIMEOUT,
                                   .timeout_ms = SHORT_MS),
       "drop: a count_word, exchange 3" },
     { "dropped_witness", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_WITNESS, 1, .exchange = 3, .count = 1), .who = FIRST_WITNESS,
-                               .expect = NAMED, .status = AFDEP_ERR_TIMEOUT, .timeout_ms = SHORT_MS),
+                               .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_TIMEOUT, .timeout_ms = SHORT_MS),
       "drop: a witness, exchange 3" },
     { "dropped_domain_word", FAULT(RULE(AFDEP_FAULT_DROP, AFDEP_SIGNAL_DOMAIN_WORD, 1, .exchange = 3, .count = 1),
-                                   .who = FIRST_WORKER, .expect = NAMED, .status = AFDEP_ERR_TIMEOUT,
+                                   .who = FIRST_WORKER, .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_TIMEOUT,
                                    .timeout_ms = SHORT_MS, .across_domains = 1),
       "drop: a domain_word (in shared domains a rail answer), exchange 3" },
     { "corrupted_count_word", FAULT(RULE(AFDEP_FAULT_CORRUPT, AFDEP_SIGNAL_COUNT_WORD, 1, .exchange = 3, .count = 1, .bit = 40),
-                                    .who = FIRST_SOURCE, .expect = NAMED, .status = AFDEP_ERR_PROTOCOL,
+                                    .who = FIRST_SOURCE, .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_PROTOCOL,
                                     .timeout_ms = SHORT_MS),
       "corrupt: bit 40 of a count_word, exchange 3" },
     { "corrupted_row_tag", FAULT(RULE(AFDEP_FAULT_CORRUPT, AFDEP_FAULT_PUT, 1, .exchange = 3, .count = 1), .who = FIRST_SOURCE,
-                                 .spot = BIT_OF_ROW_TAG, .expect = NAMED, .status = AFDEP_ERR_PROTOCOL,
+                                 .spot = BIT_OF_ROW_TAG, .expect = AFDEP_EXPECT_NAMED, .status = AFDEP_ERR_PROTOCOL,
                                  .timeout_ms = SHORT_MS),
       "corrupt: a dispatched row's exchange number, exchange 3" },
     { "corrupted_reply_tag", FAULT(RULE(AFDEP_FAULT_CORRUPT, AFDEP_FAULT_PUT, 1, .exchange = 3, .count = 1),
-                                   .who = FIRST_WORKER, .to_first_source = 1, .spot = BIT_OF_ROW_TAG, .expect = EITHER,
+                                   .who = FIRST_WORKER, .to_first_source = 1, .spot = BIT_OF_ROW_TAG, .expect = AFDEP_EXPECT_EITHER,
                                    .status = AFDEP_ERR_PROTOCOL, .timeout_ms = SHORT_MS),
       "corrupt: a reply row's exchange number, exchange 3" },
     { "duplicated_count_word", FAULT(RULE(AFDEP_FAULT_DUPLICATE, AFDEP_SIGNAL_COUNT_WORD, 1, .exchange = 3, .count = 1),
-                                     .who = FIRST_SOURCE, .expect = EITHER, .timeout_ms = SHORT_MS),
+                                     .who = FIRST_SOURCE, .expect = AFDEP_EXPECT_EITHER, .timeout_ms = SHORT_MS),
       "duplicate: a count_word, exchange 3" },
     { "duplicated_combine", FAULT(RULE(AFDEP_FAULT_DUPLICATE, AFDEP_SIGNAL_COMBINE, 1, .exchange = 3, .count = 1),
-                                  .who = FIRST_WORKER, .expect = EITHER, .timeout_ms = SHORT_MS),
+                                  .who = FIRST_WORKER, .expect = AFDEP_EXPECT_EITHER, .timeout_ms = SHORT_MS),
       "duplicate: a combine signal, exchange 3" },
     { "killed_attention_rank", KILL(2, 4, 2, 3, 5, AFDEP_KILL_EXCHANGING) },
     { "killed_ffn_rank", KILL(2, 4, 2, 3, 1, AFDEP_KILL_EXCHANGING) },

@@ -39,7 +39,7 @@ static void run_planted(const afdep_validation_t *v, const afdep_case_t *c, afde
         return;
     }
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)v->seed);
-    int wants_caught = strncmp(c->name, "nothing", 7) != 0, on_shm = strchr(c->name, '@') != NULL;
+    int wants_caught = strstr(c->name, "nothing") == NULL, on_shm = strchr(c->name, '@') != NULL;
     const char *count = on_shm ? (wants_caught ? EXCHANGES_ON_SHM : EXCHANGES_WITH_NOTHING)
                                : wants_caught ? SCHEDULES : SCHEDULES_OF_A_RIGHT_ONE;
     const char *const argv[] = { path, c->name, count, seed, NULL };
@@ -84,5 +84,13 @@ const afdep_case_t afdep_cases_negative[] = {
     NEGATIVE("witness_at_channel_0@shm"),
     NEGATIVE("witness_to_the_served_only@shm"),
     NEGATIVE("collect_channel_0_only@shm"),
+    { NULL, AFDEP_SUITE_NEGATIVE, NULL, NULL, 1, NULL },
+};
+
+const afdep_case_t afdep_cases_ll_negative[] = {
+    { "ll_nothing", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL },
+    NEGATIVE("ll_silent_ranks_not_awaited"),
+    NEGATIVE("ll_two_in_flight_on_one_plane"),
+    NEGATIVE("ll_word_before_its_header"),
     { NULL, AFDEP_SUITE_NEGATIVE, NULL, NULL, 1, NULL },
 };

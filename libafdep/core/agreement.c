@@ -186,21 +186,37 @@ static afdep_status_t first_failure(const claim_t *claims, const claim_t *mine, 
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_agree(const afdep_group_t *group, afdep_status_t own, const afdep_settings_t *settings,
-                           const char *fabric)
+/* One allgather; every rank's lines must be rank 0's. */
+static afdep_status_t agree(const afdep_group_t *group, afdep_status_t own, claim_t *mine)
 {
-    claim_t mine, *claims = NULL;
-    memset(&mine, 0, sizeof(mine));
-    if (own == AFDEP_OK)
-        claim_settings(&mine, settings, fabric);
-    afdep_status_t status = gather(group, own, &mine, &claims);
+    claim_t *claims = NULL;
+    afdep_status_t status = gather(group, own, mine, &claims);
     if (status == AFDEP_OK)
-        status = first_failure(claims, &mine, group->size, "open");
+        status = first_failure(claims, mine, group->size, "open");
     for (int r = 1; status == AFDEP_OK && r < group->size; r++)
         if (strcmp(claims[0].lines, claims[r].lines) != 0)
             status = refuse_difference(claims, group->size, r);
     free(claims);
     return status;
+}
+
+afdep_status_t afdep_agree(const afdep_group_t *group, afdep_status_t own, const afdep_settings_t *settings,
+                           const char *fabric)
+{
+    claim_t mine;
+    memset(&mine, 0, sizeof(mine));
+    if (own == AFDEP_OK)
+        claim_settings(&mine, settings, fabric);
+    return agree(group, own, &mine);
+}
+
+afdep_status_t afdep_agree_lines(const afdep_group_t *group, afdep_status_t own, const char *lines)
+{
+    claim_t mine;
+    memset(&mine, 0, sizeof(mine));
+    if (own == AFDEP_OK)
+        add_line(&mine, "%s", lines);
+    return agree(group, own, &mine);
 }
 
 afdep_status_t afdep_agree_status(const afdep_group_t *group, afdep_status_t own, const char *what)

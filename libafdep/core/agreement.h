@@ -13,6 +13,9 @@
 afdep_status_t afdep_agree(const afdep_group_t *group, afdep_status_t own, const afdep_settings_t *settings,
                            const char *fabric);
 
+/* The same for any text of "name=value" lines, in the same order at every rank. */
+afdep_status_t afdep_agree_lines(const afdep_group_t *group, afdep_status_t own, const char *lines);
+
 /* Collective: one allgather. OK when `own` is OK on all ranks; `own` where it is not; else AGREEMENT naming the first
    rank that failed and its sentence. `what` is what was tried, for the message. */
 afdep_status_t afdep_agree_status(const afdep_group_t *group, afdep_status_t own, const char *what);

@@ -40,6 +40,13 @@ typedef struct afdep_backend {
     uint64_t (*private_bytes)(const afdep_settings_t *settings, int ffn);
 } afdep_backend_t;
 
+/* core/buffer.c: the fabric of that name; "": the group's own, else shm. */
+afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name,
+                                 const afdep_fabric_provider_t **fabric);
+
+/* core/buffer.c: one peer's counters to a caller's struct. */
+afdep_status_t afdep_counters_give(const afdep_peer_counters_t *peer, afdep_counters_t *counters);
+
 extern const afdep_backend_t afdep_backend_host;
 extern const afdep_backend_t afdep_backend_cuda; /* where AFDEP_HAVE_CUDA says that it is built */
 

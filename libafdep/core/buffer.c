@@ -55,7 +55,7 @@ static afdep_status_t find_device_fabric(const char *name, const afdep_fabric_pr
 
 /* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own goes
    before shm of that name: it may be shm with something around it. */
-static afdep_status_t find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
+afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
 {
     static const char *const not_built[] = { "peer", "nccl" };
     *fabric = NULL;
@@ -97,7 +97,7 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
         return find_device_fabric(settings->fabric, fabric);
 #endif
-    status = find_fabric(group, settings->fabric, fabric);
+    status = afdep_find_fabric(group, settings->fabric, fabric);
     if (status == AFDEP_OK && settings->shape.survive_sources && strcmp((*fabric)->name, "mpi") == 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: a death under MPI ends the whole job");
     return status;
@@ -169,7 +169,7 @@ static afdep_status_t check_readmit(afdep_buffer_t *buffer, const afdep_group_t 
         return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer_readmit: the group has rank %d of %d: rank %d of %d is wanted",
                           group->rank, group->size, buffer->rank, s->ranks);
     afdep_status_t status = buffer->backend->quiet(buffer->state);
-    return status == AFDEP_OK ? find_fabric(group, buffer->settings.fabric, fabric) : status;
+    return status == AFDEP_OK ? afdep_find_fabric(group, buffer->settings.fabric, fabric) : status;
 }
 
 afdep_status_t afdep_buffer_readmit(afdep_buffer_t *buffer, const afdep_group_t *group)
@@ -204,23 +204,6 @@ afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer)
     return status;
 }
 
-/* Copies a result to a caller's struct of an older or newer version, keeping its struct_size. */
-static afdep_status_t give(void *out, size_t out_size, size_t least, const void *known, size_t known_size,
-                           const char *what)
-{
-    if (out_size < least)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
-                          out_size, least);
-    if (out_size > AFDEP_STRUCT_MOST(known_size))
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, which no version has; set it to its sizeof", what,
-                          out_size);
-    size_t head = sizeof(size_t), bytes = out_size < known_size ? out_size : known_size;
-    memcpy((char *)out + head, (const char *)known + head, bytes - head);
-    if (out_size > known_size)
-        memset((char *)out + known_size, 0, out_size - known_size);
-    return AFDEP_OK;
-}
-
 static void fill_memory(afdep_memory_t *m, const afdep_settings_t *settings, int32_t bucket)
 {
     const afdep_shape_t *s = &settings->shape;
@@ -248,7 +231,7 @@ afdep_status_t afdep_buffer_bytes(const afdep_config_t *config, int size, int32_
                           settings.shape.capacity);
     afdep_memory_t m = { .struct_size = sizeof(m) };
     fill_memory(&m, &settings, bucket ? bucket : settings.shape.capacity);
-    return give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m), "afdep_memory_t");
+    return afdep_struct_give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m), "afdep_memory_t");
 }
 
 afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info_t *info)
@@ -289,16 +272,11 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .fp8_combine = s->fp8_combine,
         .fp8_combine_min_bucket = s->fp8_combine_min_bucket,
     };
-    return give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
+    return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
 }
 
-afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afdep_counters_t *counters)
+afdep_status_t afdep_counters_give(const afdep_peer_counters_t *p, afdep_counters_t *counters)
 {
-    if (!buffer || !counters)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", buffer ? "counters" : "buffer");
-    if (peer < 0 || peer >= buffer->settings.shape.ranks)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "peer is %d: 0 to %d is wanted", peer, buffer->settings.shape.ranks - 1);
-    const afdep_peer_counters_t *p = &buffer->backend->counters(buffer->state)[peer];
     afdep_counters_t c = {
         .struct_size = sizeof(c),
         .puts = p->puts,
@@ -311,8 +289,17 @@ afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afd
         .domain_words = p->signals[AFDEP_SIGNAL_DOMAIN_WORD],
         .control_words = p->signals[AFDEP_SIGNAL_CONTROL],
     };
-    return give(counters, counters->struct_size, offsetof(afdep_counters_t, finish_tails), &c, sizeof(c),
+    return afdep_struct_give(counters, counters->struct_size, offsetof(afdep_counters_t, finish_tails), &c, sizeof(c),
                 "afdep_counters_t");
+}
+
+afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afdep_counters_t *counters)
+{
+    if (!buffer || !counters)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", buffer ? "counters" : "buffer");
+    if (peer < 0 || peer >= buffer->settings.shape.ranks)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "peer is %d: 0 to %d is wanted", peer, buffer->settings.shape.ranks - 1);
+    return afdep_counters_give(&buffer->backend->counters(buffer->state)[peer], counters);
 }
 
 afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load)
@@ -399,7 +386,7 @@ afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *col
     if (status == AFDEP_OK)
         status = buffer->backend->collect(buffer->state, &known, stream);
     if (status == AFDEP_OK)
-        status = give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }
@@ -418,7 +405,7 @@ afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *rec
     if (status == AFDEP_OK)
         status = buffer->backend->receive(buffer->state, &known, stream);
     if (copied == AFDEP_OK) /* also after an error: how much room to come back with, and what `allocate` has set */
-        (void)give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
+        (void)afdep_struct_give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
     errno = saved;
     return status;
 }
@@ -469,7 +456,7 @@ afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispat
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_dispatch(buffer->state, &sent, &known, stream);
     if (copied == AFDEP_OK)
-        (void)give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
+        (void)afdep_struct_give(receive, receive->struct_size, FIRST_RECEIVE, &known, sizeof(known), "afdep_receive_t");
     errno = saved;
     return status;
 }
@@ -489,7 +476,7 @@ afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_combine(buffer->state, &sent, &known, stream);
     if (status == AFDEP_OK)
-        status = give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }

@@ -37,6 +37,22 @@ afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *giv
     return AFDEP_OK;
 }
 
+afdep_status_t afdep_struct_give(void *out, size_t out_size, size_t least, const void *known, size_t known_size,
+                           const char *what)
+{
+    if (out_size < least)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, smaller than any version's %zu bytes", what,
+                          out_size, least);
+    if (out_size > AFDEP_STRUCT_MOST(known_size))
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s.struct_size is %zu, which no version has; set it to its sizeof", what,
+                          out_size);
+    size_t head = sizeof(size_t), bytes = out_size < known_size ? out_size : known_size;
+    memcpy((char *)out + head, (const char *)known + head, bytes - head);
+    if (out_size > known_size)
+        memset((char *)out + known_size, 0, out_size - known_size);
+    return AFDEP_OK;
+}
+
 /* Parses an environment variable's whole text as a number in the setting's range. */
 static afdep_status_t parse_number(const afdep_setting_t *setting, const char *text, int64_t *value)
 {

@@ -54,6 +54,10 @@ extern const afdep_setting_t afdep_settings_table[];
 afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *given, size_t given_size, size_t least,
                                  const char *what);
 
+/* Copies a result to a caller's struct of an older or newer version, keeping its struct_size. */
+afdep_status_t afdep_struct_give(void *out, size_t out_size, size_t least, const void *known, size_t known_size,
+                                 const char *what);
+
 /* Resolves and checks everything for a world of `size` ranks. */
 afdep_status_t afdep_settings_resolve(const afdep_config_t *config, int size, afdep_settings_t *settings);
 

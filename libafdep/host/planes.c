@@ -7,107 +7,69 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/arena.h"
 #include "core/error.h"
 #include "host/host.h"
-
-#define ARENA_ALIGN 64u
-
-/* Under the address sanitizer a gap follows every array, and whoever touches it is found: the arena is one mapping,
-   where an overrun would otherwise only reach the next array. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ARENA_WATCHED
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ARENA_WATCHED
-#endif
-#ifdef ARENA_WATCHED
-#include <sanitizer/asan_interface.h>
-#define ARENA_GAP 64u
-#define ARENA_CLOSE(from, bytes) ASAN_POISON_MEMORY_REGION(from, bytes)
-#define ARENA_OPEN(from, bytes) ASAN_UNPOISON_MEMORY_REGION(from, bytes)
-#else
-#define ARENA_GAP 0u
-#define ARENA_CLOSE(from, bytes) ((void)(from), (void)(bytes))
-#define ARENA_OPEN(from, bytes) ((void)(from), (void)(bytes))
-#endif
-
-/* Carves arrays off the arena; with a NULL base it only measures. */
-typedef struct carver {
-    unsigned char *base;
-    uint64_t at;
-} carver_t;
-
-static void *carve(carver_t *c, uint64_t count, uint64_t bytes)
-{
-    uint64_t start = c->at, end = start + count * bytes;
-    c->at = (end + ARENA_GAP + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    if (!c->base)
-        return NULL;
-    if (c->at > end)
-        ARENA_CLOSE(c->base + end, c->at - end);
-    return c->base + start;
-}
 
 static uint64_t combine_channels(const afdep_shape_t *s)
 {
     return (uint64_t)afdep_combine_channels(s);
 }
 
-static void carve_source(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+static void carve_source(afdep_plane_t *p, afdep_carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
 {
     uint64_t capacity = (uint64_t)s->capacity, targets = (uint64_t)afdep_targets(s);
     uint64_t lanes = targets * combine_channels(s);
     uint64_t kt = targets < (uint64_t)s->top_k ? targets : (uint64_t)s->top_k;
-    p->ids = carve(c, capacity * (uint64_t)s->top_k, sizeof(*p->ids));
-    p->targets = carve(c, capacity * kt, sizeof(*p->targets));
-    p->target_count = carve(c, capacity, sizeof(*p->target_count));
-    p->sent = carve(c, lanes, sizeof(*p->sent));
-    p->placed = carve(c, lanes, sizeof(*p->placed));
-    p->finish_tails = carve(c, lanes, sizeof(*p->finish_tails));
-    p->count_words = carve(c, targets, sizeof(*p->count_words));
-    p->combine_shadow = carve(c, lanes, sizeof(*p->combine_shadow));
-    p->staging = carve(c, capacity, l->row.stride);
-    p->staged = carve(c, capacity, sizeof(*p->staged));
+    p->ids = afdep_carve(c, capacity * (uint64_t)s->top_k, sizeof(*p->ids));
+    p->targets = afdep_carve(c, capacity * kt, sizeof(*p->targets));
+    p->target_count = afdep_carve(c, capacity, sizeof(*p->target_count));
+    p->sent = afdep_carve(c, lanes, sizeof(*p->sent));
+    p->placed = afdep_carve(c, lanes, sizeof(*p->placed));
+    p->finish_tails = afdep_carve(c, lanes, sizeof(*p->finish_tails));
+    p->count_words = afdep_carve(c, targets, sizeof(*p->count_words));
+    p->combine_shadow = afdep_carve(c, lanes, sizeof(*p->combine_shadow));
+    p->staging = afdep_carve(c, capacity, l->row.stride);
+    p->staged = afdep_carve(c, capacity, sizeof(*p->staged));
 }
 
-static void carve_forwarder(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
+static void carve_forwarder(afdep_plane_t *p, afdep_carver_t *c, const afdep_shape_t *s, const afdep_layout_t *l)
 {
     uint64_t sources = (uint64_t)s->attention_domains, channels = (uint64_t)s->channels;
     uint64_t d = (uint64_t)s->ranks_per_domain, slots = sources * channels * l->slots;
     uint64_t kd = d < (uint64_t)s->top_k ? d : (uint64_t)s->top_k;
-    p->finish_shadow = carve(c, sources * channels, sizeof(*p->finish_shadow));
-    p->taken = carve(c, sources * channels, sizeof(*p->taken));
-    p->open = carve(c, sources * channels, sizeof(*p->open));
-    p->pending = carve(c, channels, sizeof(*p->pending));
-    p->source_tokens = carve(c, sources, sizeof(*p->source_tokens));
-    p->record_token = carve(c, slots, sizeof(*p->record_token));
-    p->record_count = carve(c, slots, sizeof(*p->record_count));
-    p->record_rails = carve(c, slots * kd, sizeof(*p->record_rails));
-    p->own = carve(c, sources * (uint64_t)s->capacity, sizeof(*p->own));
-    p->extents = carve(c, d * l->extent_stride, sizeof(*p->extents));
-    p->forwarded = carve(c, d, sizeof(*p->forwarded));
-    p->forward_words = carve(c, 2 * d, sizeof(*p->forward_words));
+    p->finish_shadow = afdep_carve(c, sources * channels, sizeof(*p->finish_shadow));
+    p->taken = afdep_carve(c, sources * channels, sizeof(*p->taken));
+    p->open = afdep_carve(c, sources * channels, sizeof(*p->open));
+    p->pending = afdep_carve(c, channels, sizeof(*p->pending));
+    p->source_tokens = afdep_carve(c, sources, sizeof(*p->source_tokens));
+    p->record_token = afdep_carve(c, slots, sizeof(*p->record_token));
+    p->record_count = afdep_carve(c, slots, sizeof(*p->record_count));
+    p->record_rails = afdep_carve(c, slots * kd, sizeof(*p->record_rails));
+    p->own = afdep_carve(c, sources * (uint64_t)s->capacity, sizeof(*p->own));
+    p->extents = afdep_carve(c, d * l->extent_stride, sizeof(*p->extents));
+    p->forwarded = afdep_carve(c, d, sizeof(*p->forwarded));
+    p->forward_words = afdep_carve(c, 2 * d, sizeof(*p->forward_words));
 }
 
-static void carve_worker(afdep_plane_t *p, carver_t *c, const afdep_shape_t *s)
+static void carve_worker(afdep_plane_t *p, afdep_carver_t *c, const afdep_shape_t *s)
 {
     uint64_t tokens = (uint64_t)s->attention_ranks * (uint64_t)s->capacity, d = (uint64_t)s->ranks_per_domain;
     uint64_t k = (uint64_t)(s->top_k < s->experts_per_rank ? s->top_k : s->experts_per_rank);
     if (s->protocol != AFDEP_PROTOCOL_DIRECT) {
-        p->arrived = carve(c, d, sizeof(*p->arrived));
-        p->reply_words = carve(c, d, sizeof(*p->reply_words));
+        p->arrived = afdep_carve(c, d, sizeof(*p->arrived));
+        p->reply_words = afdep_carve(c, d, sizeof(*p->reply_words));
     }
-    p->arrivals = carve(c, tokens, sizeof(*p->arrivals));
-    p->positions = carve(c, tokens * k, sizeof(*p->positions));
-    p->weights = carve(c, tokens * k, sizeof(*p->weights));
-    p->choices = carve(c, tokens * k, sizeof(*p->choices));
-    p->counts = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->counts));
-    p->ends = carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->ends));
+    p->arrivals = afdep_carve(c, tokens, sizeof(*p->arrivals));
+    p->positions = afdep_carve(c, tokens * k, sizeof(*p->positions));
+    p->weights = afdep_carve(c, tokens * k, sizeof(*p->weights));
+    p->choices = afdep_carve(c, tokens * k, sizeof(*p->choices));
+    p->counts = afdep_carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->counts));
+    p->ends = afdep_carve(c, (uint64_t)s->experts_per_rank, sizeof(*p->ends));
 }
 
 /* What a rank like `rank` keeps of one plane. */
-static void carve_plane(afdep_plane_t *p, carver_t *c, const afdep_settings_t *settings, int rank)
+static void carve_plane(afdep_plane_t *p, afdep_carver_t *c, const afdep_settings_t *settings, int rank)
 {
     const afdep_shape_t *s = &settings->shape;
     const afdep_layout_t *l = &settings->layout;
@@ -120,9 +82,9 @@ static void carve_plane(afdep_plane_t *p, carver_t *c, const afdep_settings_t *s
     if (worker)
         carve_worker(p, c, s);
     if (direct ? worker : afdep_is_forwarder(s, rank))
-        p->combine_tails = carve(c, sources * combine_channels(s), sizeof(*p->combine_tails));
+        p->combine_tails = afdep_carve(c, sources * combine_channels(s), sizeof(*p->combine_tails));
     if (worker || afdep_is_forwarder(s, rank))
-        p->reply_staging = carve(c, (uint64_t)(worker ? s->attention_ranks : s->attention_domains) *
+        p->reply_staging = afdep_carve(c, (uint64_t)(worker ? s->attention_ranks : s->attention_domains) *
                                         (uint64_t)s->capacity, l->row.reply_stride);
 }
 
@@ -134,14 +96,14 @@ static int actor_limit(const afdep_shape_t *s)
 }
 
 /* Of a rank like `rank`. */
-static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *settings, int rank)
+static uint64_t carve_all(afdep_host_t *h, afdep_carver_t *c, const afdep_settings_t *settings, int rank)
 {
     afdep_plane_t unused[4];
     afdep_plane_t *planes = h ? h->planes : unused;
     for (int g = 0; g < settings->shape.in_flight; g++)
         carve_plane(&planes[g], c, settings, rank);
-    afdep_actor_t *actors = carve(c, (uint64_t)actor_limit(&settings->shape), sizeof(*actors));
-    uint16_t *leaving = carve(c, settings->shape.fp8_combine ? (uint64_t)settings->shape.hidden : 0,
+    afdep_actor_t *actors = afdep_carve(c, (uint64_t)actor_limit(&settings->shape), sizeof(*actors));
+    uint16_t *leaving = afdep_carve(c, settings->shape.fp8_combine ? (uint64_t)settings->shape.hidden : 0,
                               sizeof(*leaving));
     if (h) {
         h->actors = actors;
@@ -152,7 +114,7 @@ static uint64_t carve_all(afdep_host_t *h, carver_t *c, const afdep_settings_t *
 
 uint64_t afdep_host_private_bytes(const afdep_settings_t *settings, int ffn)
 {
-    carver_t measure = { NULL, 0 };
+    afdep_carver_t measure = { NULL, 0 };
     return carve_all(NULL, &measure, settings, ffn ? 0 : settings->shape.ffn_ranks) + sizeof(afdep_host_t);
 }
 
@@ -247,7 +209,7 @@ static void start_copies(afdep_host_t *h, int g)
 
 afdep_status_t afdep_host_planes_open(afdep_host_t *h)
 {
-    carver_t measure = { NULL, 0 };
+    afdep_carver_t measure = { NULL, 0 };
     h->arena_bytes = carve_all(NULL, &measure, h->settings, h->rank);
     h->arena = mmap(NULL, h->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (h->arena == MAP_FAILED) {
@@ -255,7 +217,7 @@ afdep_status_t afdep_host_planes_open(afdep_host_t *h)
         return afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for %llu bytes of bookkeeping: %s", h->rank,
                           (unsigned long long)h->arena_bytes, strerror(errno));
     }
-    carver_t cut = { h->arena, 0 };
+    afdep_carver_t cut = { h->arena, 0 };
     (void)carve_all(h, &cut, h->settings, h->rank);
     h->actor_limit = actor_limit(h->shape);
     for (int g = 0; g < h->shape->in_flight; g++) {
@@ -271,9 +233,9 @@ afdep_status_t afdep_host_planes_open(afdep_host_t *h)
 
 void afdep_host_planes_restart(afdep_host_t *h)
 {
-    ARENA_OPEN(h->arena, h->arena_bytes);
+    AFDEP_ARENA_OPEN(h->arena, h->arena_bytes);
     memset(h->arena, 0, h->arena_bytes);
-    carver_t cut = { h->arena, 0 };
+    afdep_carver_t cut = { h->arena, 0 };
     (void)carve_all(h, &cut, h->settings, h->rank); /* to the same places */
     for (int g = 0; g < h->shape->in_flight; g++) {
         h->planes[g].routing = 0;
@@ -284,7 +246,7 @@ void afdep_host_planes_restart(afdep_host_t *h)
 void afdep_host_planes_close(afdep_host_t *h)
 {
     if (h->arena) {
-        ARENA_OPEN(h->arena, h->arena_bytes);
+        AFDEP_ARENA_OPEN(h->arena, h->arena_bytes);
         munmap(h->arena, h->arena_bytes);
     }
     h->arena = NULL;

@@ -147,9 +147,23 @@ def attention():
     seed("attention", "failure", bytes([1, 0, 0x22, SWEEP, BEGIN, SECOND, 1, 0x86, 2]) + struct.pack("<II", 0, 60) + bytes([RUN]))
 
 
+def low_latency():
+    """Rank 1 of 3 owns the experts 2 and 3. Rank 0 sends it one row, rank 2 none; its own tokens choose its own experts."""
+    ids = struct.pack("12b", 2, 3, -1, 2, -1, -1, *[-1] * 6)
+    send, receive, back, add = bytes([0, 0, 2]), bytes(4), bytes([0, 0, 2]), bytes([6, 0, 22, 0]) + bytes(5)
+    peers = bytes([4, 255, 3, 1, 5, 0, 0]) + struct.pack("3b", 2, -1, -1) + bytes([20, 255, 19, 0])
+    for name, settings in (("bf16", 16), ("mxfp4", 4), ("wrap", 8)):
+        seed("low_latency", name, bytes([settings, 2]) + ids + 2 * (send + peers + receive + back + add))
+    # What must be told apart: a header of another hidden size, a row of no such token, a combine row of another slot.
+    seed("low_latency", "header", bytes([0, 0]) + ids + send + bytes([4, 12, 64, 3, 0]) + receive)
+    seed("low_latency", "row", bytes([0, 0]) + ids + send + bytes([4, 255, 3, 1, 5, 0, 200]) + bytes([2, 2, 2]) + receive)
+    seed("low_latency", "combine-tag", bytes([0, 2]) + ids + send + peers + receive + back + bytes([7, 0, 1, 12, 1]) + add)
+
+
 if __name__ == "__main__":
     ffn()
     attention()
+    low_latency()
     files()
     words()
     bootstrap()

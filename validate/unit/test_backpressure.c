@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "validate/exchanger.h"
+#include "validate/ll_exchanger.h"
 #include "validate/unit/crowd.h"
 #include "validate/unit/queue_fabric.h"
 #include "validate/unit/rig.h"
@@ -82,6 +83,49 @@ static void test_some_windows(void **state)
     run_all(5, 1);
 }
 
+/* The low-latency API: a row leaves as one put or two, and its memory stays until it has. */
+static const char *ll_rank(const afdep_group_t *group, void *context)
+{
+    afdep_group_t queued = *group;
+    afdep_ll_buffer_t *buffer = NULL;
+    afdep_ll_exchanger_t x;
+    const char *failed = NULL;
+    int tokens[8];
+    (void)context;
+    queued.fabrics = &queue_provider;
+    if (afdep_ll_exchanger_init(&x, group->size, group->rank, 9, 128, 3, 4 * group->size, 5) != 0)
+        return crowd_say("no memory");
+    afdep_ll_config_t config = afdep_ll_exchanger_config(&x);
+    config.timeout_ms = 10000;
+    if (afdep_ll_buffer_open(&queued, &config, &buffer) != AFDEP_OK)
+        return crowd_say("open: %s", afdep_last_error());
+    for (int n = 0; n < 14 && !failed; n++) {
+        for (int r = 0; r < group->size; r++)
+            tokens[r] = (n * 5 + r * 7) % 10;
+        afdep_ll_plan_t plan = { .number = (uint64_t)n, .tokens = tokens, .format = (afdep_ll_format_t)(1 + n % 7),
+                                 .dispatch = (afdep_ll_completion_t)(n % 4), .zero_copy = n % 2 };
+        if (afdep_ll_exchange(&x, &plan, buffer) != AFDEP_OK)
+            failed = crowd_say("exchange %d: %s", n, x.why);
+    }
+    if (afdep_ll_buffer_close(buffer) != AFDEP_OK && !failed)
+        failed = crowd_say("close: %s", afdep_last_error());
+    afdep_ll_exchanger_free(&x);
+    return failed;
+}
+
+static void test_low_latency(void **state)
+{
+    (void)state;
+    for (queue_windows = 0; queue_windows < 2; queue_windows++)
+        for (queue_depth = 2; queue_depth <= 6; queue_depth += 2) {
+            atomic_store(&queue_refusals, 0);
+            const char *failed = crowd_run(4, ll_rank, NULL);
+            if (failed)
+                fail_msg("depth %d, windows %d: %s", queue_depth, queue_windows, failed);
+            assert_true(atomic_load(&queue_refusals) > 0);
+        }
+}
+
 /* Rank 0 was given another bucket and gives up: its word of that finds its way out of the queues to every peer. */
 static const char *failing_rank(const afdep_group_t *group, void *context)
 {
@@ -116,6 +160,7 @@ static void test_failures_find_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_depths), cmocka_unit_test(test_some_windows),
+                                        cmocka_unit_test(test_low_latency),
                                         cmocka_unit_test(test_failures_find_room) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@ trap 'rm -rf "$scratch"' EXIT
 # What libafdep-mpi takes from libafdep beyond the public headers.
 borrowed="afdep_fail afdep_liveness_alive afdep_liveness_close afdep_liveness_open afdep_round_gather afdep_shm_room"
 
-cat "$top"/libafdep/include/afdep/afdep.h "$top"/libafdep/include/afdep/group.h "$top"/libafdep/include/afdep/status.h |
+cat "$top"/libafdep/include/afdep/afdep.h "$top"/libafdep/include/afdep/group.h "$top"/libafdep/include/afdep/low_latency.h \
+    "$top"/libafdep/include/afdep/status.h |
     sed -n 's/^AFDEP_EXPORT .*[ *]\(afdep_[a-z_0-9]*\)(.*/\1/p' | sort >"$scratch/declared"
 ${NM:-nm} -D --defined-only $library | sed 's/.* //; s/@.*//' | sort >"$scratch/exported"
 failed=0

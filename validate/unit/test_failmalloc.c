@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include <afdep/low_latency.h>
+
 #include "validate/unit/crowd.h"
 #include "validate/unit/rig.h"
 
@@ -103,6 +105,7 @@ int __wrap_munmap(void *at, size_t bytes)
 
 typedef struct fail_case {
     int ffn, ranks, per_domain;
+    int low_latency; /* 1: that API's buffer in place of the role API's */
     int victim; /* -1: every rank */
     long nth;
     long asked_at_open;  /* the victim's (rank 0's), when nothing failed */
@@ -133,13 +136,79 @@ static const char *exchange_and_close(rig_t *rig)
     return failed ? failed : status == AFDEP_OK ? NULL : crowd_say("close: %s", afdep_last_error());
 }
 
-static afdep_status_t try_open(const afdep_group_t *group, const fail_case_t *c, rig_t *rig, long nth)
+/* This thread's, where the case wants one. */
+static _Thread_local afdep_ll_buffer_t *ll_buffer;
+
+static afdep_status_t ll_exchange(rig_t *rig)
+{
+    int64_t ids[RIG_CAPACITY][RIG_TOP_K], count[RIG_EXPERTS];
+    afdep_ll_dispatch_t d = AFDEP_LL_DISPATCH_INIT;
+    afdep_ll_combine_t c = AFDEP_LL_COMBINE_INIT;
+    for (int t = 0; t < RIG_CAPACITY; t++)
+        for (int k = 0; k < RIG_TOP_K; k++)
+            ids[t][k] = rig->ids[t][k];
+    d.format = AFDEP_LL_BF16;
+    d.x = rig->x;
+    d.topk_idx = ids[0];
+    d.tokens = RIG_CAPACITY;
+    d.recv_x = rig->rows;
+    d.recv_count = count;
+    d.return_recv_hook = 1;
+    afdep_status_t status = afdep_ll_dispatch(ll_buffer, &d);
+    if (status == AFDEP_OK)
+        status = afdep_ll_hook_call(ll_buffer, &d.hook);
+    c.x = rig->rows;
+    c.topk_idx = ids[0];
+    c.topk_weights = rig->weights[0];
+    c.tokens = RIG_CAPACITY;
+    c.handle = d.handle;
+    c.out = rig->out;
+    return status == AFDEP_OK ? afdep_ll_combine(ll_buffer, &c) : status;
+}
+
+static const char *ll_exchange_and_close(rig_t *rig)
+{
+    const char *failed = NULL;
+    counting = 1;
+    asked = fail = 0;
+    for (int n = 0; n < 3 && !failed; n++) {
+        if (ll_exchange(rig) != AFDEP_OK)
+            failed = crowd_say("exchange: %s", afdep_last_error());
+        else if (rig_wrong_token(rig, RIG_CAPACITY) >= 0)
+            failed = crowd_say("a result is wrong");
+    }
+    afdep_status_t status = afdep_ll_buffer_close(ll_buffer);
+    if (!failed && asked > 0)
+        failed = crowd_say("%ld allocations after opening", asked);
+    counting = 0;
+    ll_buffer = NULL;
+    return failed ? failed : status == AFDEP_OK ? NULL : crowd_say("close: %s", afdep_last_error());
+}
+
+static const char *finish(const fail_case_t *c, rig_t *rig)
+{
+    return c->low_latency ? ll_exchange_and_close(rig) : exchange_and_close(rig);
+}
+
+static afdep_status_t open_either(const afdep_group_t *group, const fail_case_t *c, rig_t *rig)
 {
     afdep_config_t config = rig_config(c->ffn, c->per_domain, 20000);
+    afdep_ll_config_t ll = AFDEP_LL_CONFIG_INIT;
+    ll.num_max_dispatch_tokens_per_rank = RIG_CAPACITY;
+    ll.hidden = RIG_HIDDEN;
+    ll.num_topk = RIG_TOP_K;
+    ll.num_experts = RIG_EXPERTS;
+    ll.timeout_ms = 20000;
+    return c->low_latency ? afdep_ll_buffer_open(group, &ll, &ll_buffer)
+                          : afdep_buffer_open(group, &config, &rig->buffer);
+}
+
+static afdep_status_t try_open(const afdep_group_t *group, const fail_case_t *c, rig_t *rig, long nth)
+{
     counting = 1;
     asked = 0;
     fail = nth;
-    afdep_status_t status = afdep_buffer_open(group, &config, &rig->buffer);
+    afdep_status_t status = open_either(group, c, rig);
     counting = 0;
     return status;
 }
@@ -155,18 +224,18 @@ static const char *fail_rank(const afdep_group_t *group, void *context)
         c->asked_at_open = asked;
     if (status == AFDEP_OK) {
         atomic_fetch_add(&c->opened, 1);
-        failed = exchange_and_close(rig);
+        failed = finish(c, rig);
     } else {
         atomic_fetch_add(&c->failed, 1);
         /* Memory, or what the others tell of it; never a deadline. */
         if (!strstr(afdep_last_error(), "memory") && !strstr(afdep_last_error(), "map a segment"))
             failed = crowd_say("%s: %s", afdep_status_string(status), afdep_last_error());
-        if (rig->buffer)
+        if (rig->buffer || ll_buffer)
             failed = crowd_say("a buffer was set");
         /* The group stands, or is broken for all: nobody waits for anybody. */
         status = failed ? status : try_open(group, c, rig, 0);
         if (status == AFDEP_OK)
-            failed = exchange_and_close(rig);
+            failed = finish(c, rig);
     }
     free(rig);
     return failed;
@@ -206,10 +275,11 @@ static int run_one(fail_case_t *c)
     return atomic_load(&c->failed) > 0;
 }
 
-static void run_all(int ffn, int ranks, int per_domain)
+static void run_all(int ffn, int ranks, int per_domain, int low_latency)
 {
     for (int victim = -1; victim < ranks; victim++) {
-        fail_case_t c = { .ffn = ffn, .ranks = ranks, .per_domain = per_domain, .victim = victim, .nth = 1 };
+        fail_case_t c = { .ffn = ffn, .ranks = ranks, .per_domain = per_domain, .low_latency = low_latency,
+                          .victim = victim, .nth = 1 };
         /* Which rank allocates for the group differs from run to run: one more failure-free n is no end yet. */
         for (int fine = 0; fine < 3; c.nth++)
             fine = run_one(&c) ? 0 : fine + 1;
@@ -221,13 +291,19 @@ static void run_all(int ffn, int ranks, int per_domain)
 static void test_one_domain(void **state)
 {
     (void)state;
-    run_all(1, 2, 0);
+    run_all(1, 2, 0, 0);
 }
 
 static void test_across_domains(void **state)
 {
     (void)state;
-    run_all(2, 4, 2);
+    run_all(2, 4, 2, 0);
+}
+
+static void test_low_latency(void **state)
+{
+    (void)state;
+    run_all(0, 2, 0, 1);
 }
 
 /* The maker of the group itself. */
@@ -257,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_domain),
         cmocka_unit_test(test_across_domains),
+        cmocka_unit_test(test_low_latency),
         cmocka_unit_test(test_thread_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

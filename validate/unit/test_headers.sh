@@ -23,7 +23,7 @@ compile() { # compile LANGUAGE HEADER COMMAND...
 
 # The C++ bindings that some mpi.h bring along are not ours to compile without warnings.
 mpi_flags=$(echo "${MPI_CFLAGS-}" | sed 's/\(^\| \)-I */ -isystem /g')
-for header in afdep.h group.h status.h version.h mpi.h; do
+for header in afdep.h group.h low_latency.h status.h version.h mpi.h; do
     flags=
     if [ "$header" = mpi.h ]; then
         [ -n "${MPIRUN-}" ] || continue
