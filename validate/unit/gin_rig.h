@@ -33,10 +33,12 @@ typedef struct gin_late {
     gin_late_op_t *ops;
     size_t first, count, room;
     uint64_t passed;
+    unsigned asked;
 } gin_late_t;
 
-static int gin_late_pace = 1;    /* copies and marks that happen each time it is asked how far it is */
-static int gin_late_fail_in = 0; /* counts copies down to one that fails; 0: none */
+static int gin_late_pace = 1;       /* copies and marks that happen when it is asked how far it is */
+static unsigned gin_late_every = 1; /* only every so many times it is asked: a step asks more than once */
+static int gin_late_fail_in = 0;    /* counts copies down to one that fails; 0: none */
 
 static inline void gin_late_run(gin_late_t *m, size_t ops)
 {
@@ -107,7 +109,8 @@ static inline afdep_status_t gin_late_mark(afdep_gin_memory_t *memory)
 
 static inline afdep_status_t gin_late_passed(afdep_gin_memory_t *memory, uint64_t *count)
 {
-    gin_late_run((gin_late_t *)memory, (size_t)gin_late_pace);
+    if (++((gin_late_t *)memory)->asked % gin_late_every == 0)
+        gin_late_run((gin_late_t *)memory, (size_t)gin_late_pace);
     *count = ((gin_late_t *)memory)->passed;
     return AFDEP_OK;
 }

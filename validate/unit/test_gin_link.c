@@ -155,6 +155,55 @@ static void test_order(void **state)
     order_case(3, 1000, 1, 3, 200);
     order_case(3, 4096, 2, 4, 100);
     order_case(1, 100, 1, 5, 100); /* to itself */
+    gin_late_every = 3;
+    order_case(2, 64, 1, 8, 200);
+    order_case(3, 700, 2, 9, 100);
+    gin_late_every = 1;
+}
+
+/* More than staging and the flights hold, to peers that all have room, while no copy happens for a long time. */
+static void test_staging(void **state)
+{
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        gin_world_t w;
+        board_t boards[4];
+        size_t bytes = small ? 16 : 65536;
+        int rows = small ? 600 : 14, count = 0;
+        static afdep_gin_request_t *requests[2 * 3 * 600];
+        gin_late_pace = 0;
+        gin_world_open(&w, 4, gin_late_open);
+        for (int r = 0; r < 4; r++)
+            board_make(&boards[r], link_of(&w, r), 4, bytes);
+        for (int n = 0; n < rows; n++)
+            for (int t = 1; t < 4; t++) {
+                afdep_gin_put_t put = { .rank = t, .from = boards[0].source_region, .to = boards[0].rows_region,
+                                        .from_offset = (uint64_t)(n % SLOTS) * bytes,
+                                        .to_offset = (uint64_t)(n % SLOTS) * bytes, .bytes = bytes,
+                                        .signal = boards[0].signals_region, .signal_add = 1 };
+                memset(boards[0].source + (size_t)(n % SLOTS) * bytes, n % SLOTS + 1, bytes);
+                OK(afdep_gin_put(link_of(&w, 0), &put, &requests[count++]));
+            }
+        run_all(&w, 50);
+        for (int t = 1; t < 4; t++)
+            assert_int_equal(boards[t].signals[0], 0);
+        gin_late_pace = 64;
+        run_all(&w, 300);
+        for (int i = 0; i < count; i++) {
+            int done = 0;
+            OK(afdep_gin_test(link_of(&w, 0), requests[i], &done));
+            assert_true(done);
+        }
+        for (int t = 1; t < 4; t++) {
+            assert_int_equal(boards[t].signals[0], rows);
+            for (int n = 0; n < rows && n < SLOTS; n++)
+                for (size_t i = 0; i < bytes; i += 15)
+                    assert_int_equal(boards[t].rows[(size_t)n * bytes + i], n + 1);
+        }
+        gin_world_close(&w);
+        for (int r = 0; r < 4; r++)
+            board_free(&boards[r]);
+    }
 }
 
 /* Rows larger than a message, and than all staging. */
@@ -704,6 +753,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_staging),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_late_registration),
