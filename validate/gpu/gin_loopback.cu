@@ -263,7 +263,7 @@ static int run_rank(const options &o, int rank, board *b)
     wanted.ginSignalCount = 2 * o.ranks;
     ncclDevComm dc;
     NCCL(ncclDevCommCreate(comm, &wanted, &dc));
-    if (s.contexts > dc.ginContextCount)
+    if (s.contexts > (int)dc.ginContextCount)
         s.contexts = dc.ginContextCount;
     if (rank == 0)
         printf("# NCCL %d.%d.%d (header %d.%d.%d), %d contexts, domain of %d ranks\n", version / 10000, version / 100 % 100,
