@@ -15,7 +15,7 @@
 #include <afdep/afdep.h>
 
 #include "core/error.h"
-#include "fabric/gin-loopback/link.h"
+#include "fabric/gin-loopback/link_state.h"
 
 #define GIN_RANKS_MOST 24
 #define GIN_CONNECT_MS 20000
@@ -33,12 +33,10 @@ typedef struct gin_late {
     gin_late_op_t *ops;
     size_t first, count, room;
     uint64_t passed;
-    unsigned asked;
 } gin_late_t;
 
-static int gin_late_pace = 1;       /* copies and marks that happen when it is asked how far it is */
-static unsigned gin_late_every = 1; /* only every so many times it is asked: a step asks more than once */
-static int gin_late_fail_in = 0;    /* counts copies down to one that fails; 0: none */
+static int gin_late_pace = 1;    /* copies and marks that happen at each turn of the device */
+static int gin_late_fail_in = 0; /* counts copies down to one that fails; 0: none */
 
 static inline void gin_late_run(gin_late_t *m, size_t ops)
 {
@@ -109,8 +107,6 @@ static inline afdep_status_t gin_late_mark(afdep_gin_memory_t *memory)
 
 static inline afdep_status_t gin_late_passed(afdep_gin_memory_t *memory, uint64_t *count)
 {
-    if (++((gin_late_t *)memory)->asked % gin_late_every == 0)
-        gin_late_run((gin_late_t *)memory, (size_t)gin_late_pace);
     *count = ((gin_late_t *)memory)->passed;
     return AFDEP_OK;
 }
@@ -137,6 +133,21 @@ static inline afdep_status_t gin_late_open(afdep_gin_memory_t **memory)
                                     gin_late_close, 1 };
     *memory = &m->base;
     return AFDEP_OK;
+}
+
+/* A turn of the device: some of what it was given happens, in both directions. Nothing happens otherwise. */
+static inline void gin_device(afdep_gin_link_t *link)
+{
+    gin_late_run((gin_late_t *)link->out.memory, (size_t)gin_late_pace);
+    gin_late_run((gin_late_t *)link->in.memory, (size_t)gin_late_pace);
+}
+
+/* A turn of the proxy, then one of the device. */
+static inline afdep_status_t gin_step(afdep_gin_link_t *link)
+{
+    afdep_status_t status = afdep_gin_progress(link);
+    gin_device(link);
+    return status;
 }
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------ */

@@ -174,9 +174,8 @@ static void register_all(rank_t *ranks, const tables_t *t)
                              AFDEP_NCCL_INVALID_ARGUMENT);
         } else if (t->v13) {
             afdep_nccl_gin_config_v13_t config = { .contexts = 2 };
-            afdep_nccl_device_handle_t *device;
             OK(t->v13->close_listen(k->listener));
-            OK(t->v13->create_context(k->comm, &config, &k->context, &device));
+            OK(t->v13->create_context(k->comm, &config, &k->context, NULL));
             OK(t->v13->register_memory(k->comm, k->memory, sizeof(k->memory), AFDEP_NCCL_POINTER_HOST, 0,
                                        &k->memory_handle, &unused));
             OK(t->v13->register_memory(k->comm, k->signals, sizeof(k->signals), AFDEP_NCCL_POINTER_HOST, 1,

@@ -69,7 +69,8 @@ typedef struct plugin_comm {
 } plugin_comm_t;
 
 /* A context adds nothing to its communicator: one queue per pair of ranks carries all of them in order, which is more
-   than NCCL asks for. */
+   than NCCL asks for. The communicator comes first, as in the proxy's own context, which NCCL 2.30.3 and 2.30.4 hand to
+   query_error in place of this one. */
 typedef struct plugin_context {
     plugin_comm_t *comm;
 } plugin_context_t;
@@ -388,7 +389,8 @@ static afdep_nccl_result_t create_context_v13(void *comm, afdep_nccl_gin_config_
                                               afdep_nccl_device_handle_t **device_handle)
 {
     (void)config;
-    *device_handle = NULL; /* the proxy's own */
+    if (device_handle) /* NCCL's proxy asks for none: it makes its own */
+        *device_handle = NULL;
     return make_context(comm, gin);
 }
 
