@@ -174,9 +174,11 @@ static const char *const two_switches[] = {
 static const char *const root_ports[] = {
     "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0",
     "sys/devices/pci0000:00/0000:00:02.0/0000:02:00.0",
+    "sys/devices/pci0000:00/0000:00:02.0/0000:02:00.1",
     "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0",
     "sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0",
     "sys/bus/pci/devices/0000:02:00.0 -> ../../../devices/pci0000:00/0000:00:02.0/0000:02:00.0",
+    "sys/bus/pci/devices/0000:02:00.1 -> ../../../devices/pci0000:00/0000:00:02.0/0000:02:00.1",
     "sys/bus/pci/devices/0000:81:00.0 -> ../../../devices/pci0000:80/0000:80:01.0/0000:81:00.0",
     "sys/class/infiniband/rocep1s0/device -> ../../../0000:01:00.0",
     "sys/class/infiniband/rocep1s0/ports/1/rate = 100 Gb/sec (4X EDR)",
@@ -311,6 +313,7 @@ static void test_near(void **state)
     plant(root_ports);
     assert_int_equal(afdep_preflight_near(root, "00000000:02:00.0", "0000:01:00.0"), 1);
     assert_int_equal(afdep_preflight_near(root, "00000000:81:00.0", "0000:01:00.0"), 0);
+    assert_int_equal(afdep_preflight_near(root, "00000000:02:00.0", "0000:02:00.1"), 1); /* a port is no switch */
     fell(root);
 }
 
@@ -364,9 +367,10 @@ static void test_taken_away(void **state)
         "nics!",                                   /* 24: built without rdma-core */
         "shared-memory",                           /* 25 */
         "nics-per-gpu nic-near-gpu",               /* 26: a NIC that cannot be opened */
+        "world!",                                  /* 27: 25 tasks */
     };
     afdep_scenario_t s = scenario_of(2, 22, 2);
-    for (int what = 0; what < 27; what++) {
+    for (int what = 0; what < 28; what++) {
         plant(two_switches);
         good_machine();
         char file[128];
@@ -391,6 +395,7 @@ static void test_taken_away(void **state)
         cJSON *gpus = cJSON_GetObjectItem(f.machine, "gpus");
         switch (what) {
         case 0: f.launched = 23; break;
+        case 27: f.launched = 25; break;
         case 1: f.local = 3; break;
         case 2: f.mpi = 0; break;
         case 3: f.peermem = f.dmabuf = 0; break;
