@@ -230,7 +230,6 @@ static int run_rank(const options &o, int rank, board *b)
     char host[64];
     CUDA(cudaGetDeviceCount(&devices));
     CUDA(cudaSetDevice(rank % devices));
-    CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync)); /* processors are for the proxies */
     snprintf(host, sizeof(host), "afdep-domain-%d", rank / o.per_domain);
     setenv("NCCL_HOSTID", host, 1);
     NCCL(ncclGetVersion(&version));

@@ -134,7 +134,7 @@ static int gather_one(afdep_gin_link_t *link, int p, gathering_t *g, afdep_statu
             afdep_gin_peer_fail(link, p, status);
         return 0;
     }
-    if (g->messages == AFDEP_GIN_ROUND_MESSAGES || g->staged + afdep_gin_staged(header.bytes) > PAYLOAD_BYTES) {
+    if (g->messages == AFDEP_GIN_ROUND_MESSAGES || g->staged + header.bytes > PAYLOAD_BYTES) {
         link->deferred = 1;
         return 0;
     }
@@ -154,7 +154,7 @@ static int gather_one(afdep_gin_link_t *link, int p, gathering_t *g, afdep_statu
 
         /* Out of the queue before its room is given back. */
         memcpy(staging, payload, header.bytes);
-        g->staged += afdep_gin_staged(header.bytes);
+        g->staged += header.bytes;
         *broken = link->in.memory->write(link->in.memory, to->data + header.put_offset, staging, header.bytes);
         link->in.unmarked = 1;
     }

@@ -162,7 +162,7 @@ static int issue(afdep_gin_link_t *link, afdep_gin_request_t *request, afdep_sta
         *status = afdep_fail(AFDEP_ERR_ARGUMENT, "a put's source was deregistered before it was read");
         return 0;
     }
-    staging = stage(link, afdep_gin_staged(bytes), &flight.staged);
+    staging = stage(link, bytes, &flight.staged);
     if (!staging)
         return 0;
     /* The queue's room is claimed before the copy starts: a peer that does not read never holds up staging that
@@ -239,7 +239,7 @@ static void publish(afdep_gin_link_t *link, afdep_gin_flight_t *flight)
         if (flight->finishes)
             flight->finishes->done = 1;
     }
-    link->staged_first = flight->staged + afdep_gin_staged(flight->header.bytes);
+    link->staged_first = flight->staged + flight->header.bytes;
     link->flight_first++;
 }
 

@@ -108,12 +108,6 @@ struct afdep_gin_link {
     afdep_gin_peer_t peers[]; /* [ranks] */
 };
 
-/* What `bytes` take up in staging: pieces begin at multiples of 16, which makes the copies wide. */
-static inline uint64_t afdep_gin_staged(uint64_t bytes)
-{
-    return (bytes + 15) & ~(uint64_t)15;
-}
-
 /* Remembers the first failure with the thread's last sentence, and passes `status` on. */
 afdep_status_t afdep_gin_link_fail(afdep_gin_link_t *link, afdep_status_t status, int broken);
 

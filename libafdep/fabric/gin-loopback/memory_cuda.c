@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GPU memory, through the driver that the program has loaded already: this file needs no CUDA to be built, and a machine
- * without a GPU none to load the plugin. Copies go through pinned staging on a non-blocking stream; a mark is an event,
- * and asking for it never waits.
- *
- * Copies are gathered until the next mark and done by one kernel, a block for each: copy engines take some 4 us for each
- * of them, and 24 ranks on two GPUs ask for thousands. The kernel wants room for a block of 128 threads beside the
- * kernels that spin meanwhile. Where a program leaves none, AFDEP_GIN_LOOPBACK_COPIES=engines hands every copy to the copy
- * engines instead, which need nothing of the multiprocessors.
+ * without a GPU none to load the plugin. Copies go through pinned staging on a non-blocking stream, so that the copy
+ * engines move them while kernels spin; a mark is an event, and asking for it never waits.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/env.h"
 #include "core/error.h"
-#include "fabric/gin-loopback/copy_ptx.h"
 #include "fabric/gin-loopback/memory.h"
 
 /* The driver's interface, as far as it is used here (cuda.h). Its numbers have not changed since CUDA 4. */
@@ -25,8 +18,6 @@ enum { CU_OK = 0, CU_NOT_INITIALIZED = 3, CU_DEINITIALIZED = 4, CU_NOT_READY = 6
 #define CU_STREAM_NON_BLOCKING 1u
 #define CU_EVENT_DISABLE_TIMING 2u
 #define CU_HOST_PORTABLE 1u
-
-#define PIECE_BYTES 16384u /* a block's share of a long copy */
 
 typedef struct cu_driver {
     cu_result_t (*get_error_name)(cu_result_t error, const char **name);
@@ -46,21 +37,12 @@ typedef struct cu_driver {
     cu_result_t (*device_free)(cu_pointer_t device);
     cu_result_t (*to_host)(void *host, cu_pointer_t device, size_t bytes, void *stream);
     cu_result_t (*to_device)(cu_pointer_t device, const void *host, size_t bytes, void *stream);
-    cu_result_t (*module_load)(void **module, const void *image);
-    cu_result_t (*module_unload)(void *module);
-    cu_result_t (*module_function)(void **function, void *module, const char *name);
-    cu_result_t (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **arguments,
-                          void **extra);
 } cu_driver_t;
 
 typedef struct cuda_memory {
     afdep_gin_memory_t base;
     cu_driver_t cu;
     void *library, *context, *stream;
-    void *module, *kernel; /* NULL: copies go to the copy engines */
-    afdep_gin_copy_t batch[AFDEP_GIN_COPIES];
-    unsigned batched;
     void *events[AFDEP_GIN_MARKS];
     uint64_t marks, passed;
 } cuda_memory_t;
@@ -110,74 +92,23 @@ static void cuda_leave(afdep_gin_memory_t *memory)
     of(memory)->cu.context_pop(&context);
 }
 
-/* ---- Batches of copies */
-
-static afdep_status_t launch(cuda_memory_t *m)
-{
-    void *arguments[] = { m->batch };
-    unsigned blocks = m->batched;
-
-    m->batched = 0;
-    if (blocks == 0)
-        return AFDEP_OK;
-    return check(m, m->cu.launch(m->kernel, blocks, 1, 1, AFDEP_GIN_COPY_THREADS, 1, 1, 0, m->stream, arguments, NULL),
-                 "starting copies");
-}
-
-static int overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
-{
-    return a < b + b_bytes && b < a + a_bytes;
-}
-
-/* Copies of one batch happen in any order, so what depends on an earlier one begins another batch. */
-static int depends(const cuda_memory_t *m, uint64_t to, uint64_t from, uint64_t bytes)
-{
-    for (unsigned i = 0; i < m->batched; i++) {
-        const afdep_gin_copy_t *c = &m->batch[i];
-        if (overlap(to, bytes, c->to, c->bytes) || overlap(from, bytes, c->to, c->bytes) ||
-            overlap(to, bytes, c->from, c->bytes))
-            return 1;
-    }
-    return 0;
-}
-
-static afdep_status_t add_copy(cuda_memory_t *m, uint64_t to, uint64_t from, size_t bytes)
-{
-    afdep_status_t status = depends(m, to, from, bytes) ? launch(m) : AFDEP_OK;
-
-    for (size_t at = 0; at < bytes && status == AFDEP_OK; at += PIECE_BYTES) {
-        size_t left = bytes - at;
-        if (m->batched == AFDEP_GIN_COPIES)
-            status = launch(m);
-        m->batch[m->batched++] = (afdep_gin_copy_t){ to + at, from + at,
-                                                     (uint32_t)(left < PIECE_BYTES ? left : PIECE_BYTES), 0 };
-    }
-    return status;
-}
-
 static afdep_status_t cuda_read(afdep_gin_memory_t *memory, void *staging, const void *from, size_t bytes)
 {
     cuda_memory_t *m = of(memory);
-    if (m->kernel)
-        return add_copy(m, (uint64_t)(uintptr_t)staging, (uint64_t)(uintptr_t)from, bytes);
     return check(m, m->cu.to_host(staging, (cu_pointer_t)(uintptr_t)from, bytes, m->stream), "copying from the GPU");
 }
 
 static afdep_status_t cuda_write(afdep_gin_memory_t *memory, void *to, const void *staging, size_t bytes)
 {
     cuda_memory_t *m = of(memory);
-    if (m->kernel)
-        return add_copy(m, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)staging, bytes);
     return check(m, m->cu.to_device((cu_pointer_t)(uintptr_t)to, staging, bytes, m->stream), "copying to the GPU");
 }
 
 static afdep_status_t cuda_mark(afdep_gin_memory_t *memory)
 {
     cuda_memory_t *m = of(memory);
-    afdep_status_t status = launch(m);
-
-    if (status == AFDEP_OK)
-        status = check(m, m->cu.event_record(m->events[m->marks % AFDEP_GIN_MARKS], m->stream), "recording an event");
+    afdep_status_t status = check(m, m->cu.event_record(m->events[m->marks % AFDEP_GIN_MARKS], m->stream),
+                                  "recording an event");
     if (status == AFDEP_OK)
         m->marks++;
     return status;
@@ -201,10 +132,7 @@ static afdep_status_t cuda_passed(afdep_gin_memory_t *memory, uint64_t *count)
 
 static afdep_status_t cuda_drain(afdep_gin_memory_t *memory)
 {
-    cuda_memory_t *m = of(memory);
-    afdep_status_t status = launch(m);
-
-    return status == AFDEP_OK ? check(m, m->cu.stream_synchronize(m->stream), "waiting for copies") : status;
+    return check(of(memory), of(memory)->cu.stream_synchronize(of(memory)->stream), "waiting for copies");
 }
 
 /* A context that the program has torn down already has taken these along; then the driver says so, to nobody. */
@@ -220,8 +148,6 @@ static void cuda_close(afdep_gin_memory_t *memory)
         }
         if (m->stream)
             m->cu.stream_destroy(m->stream);
-        if (m->module)
-            m->cu.module_unload(m->module);
         m->cu.context_pop(&context);
     }
     if (m->library)
@@ -245,9 +171,7 @@ static afdep_status_t look_up(cuda_memory_t *m)
         { "cuEventDestroy_v2", &m->cu.event_destroy },    { "cuMemHostAlloc", &m->cu.host_alloc },
         { "cuMemFreeHost", &m->cu.host_free },            { "cuMemAlloc_v2", &m->cu.device_alloc },
         { "cuMemFree_v2", &m->cu.device_free },           { "cuMemcpyDtoHAsync_v2", &m->cu.to_host },
-        { "cuMemcpyHtoDAsync_v2", &m->cu.to_device },     { "cuModuleLoadData", &m->cu.module_load },
-        { "cuModuleUnload", &m->cu.module_unload },       { "cuModuleGetFunction", &m->cu.module_function },
-        { "cuLaunchKernel", &m->cu.launch },
+        { "cuMemcpyHtoDAsync_v2", &m->cu.to_device },
     };
 
     for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
@@ -257,22 +181,6 @@ static afdep_status_t look_up(cuda_memory_t *m)
         memcpy(entries[i].slot, &found, sizeof(found));
     }
     return AFDEP_OK;
-}
-
-/* Whether a kernel does the copies; AFDEP_GIN_LOOPBACK_COPIES says otherwise. */
-static afdep_status_t load_kernel(cuda_memory_t *m)
-{
-    const char *wanted = afdep_env("AFDEP_GIN_LOOPBACK_COPIES");
-    afdep_status_t status;
-
-    if (wanted && strcmp(wanted, "engines") == 0)
-        return AFDEP_OK;
-    if (wanted && strcmp(wanted, "kernel") != 0)
-        return afdep_fail(AFDEP_ERR_CONFIG, "AFDEP_GIN_LOOPBACK_COPIES is '%s', neither kernel nor engines", wanted);
-    status = check(m, m->cu.module_load(&m->module, afdep_gin_copy_ptx), "loading the kernel that copies");
-    if (status == AFDEP_OK)
-        status = check(m, m->cu.module_function(&m->kernel, m->module, "afdep_gin_copy"), "the kernel that copies");
-    return status;
 }
 
 /* One copy each way: what a first copy sets up in the driver may wait for the device, so it happens before kernels do. */
@@ -309,8 +217,6 @@ static afdep_status_t set_up(cuda_memory_t *m)
 
     for (int i = 0; status == AFDEP_OK && i < AFDEP_GIN_MARKS; i++)
         status = check(m, m->cu.event_create(&m->events[i], CU_EVENT_DISABLE_TIMING), "an event");
-    if (status == AFDEP_OK)
-        status = load_kernel(m);
     return status == AFDEP_OK ? warm_up(m) : status;
 }
 

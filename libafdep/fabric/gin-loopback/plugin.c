@@ -29,7 +29,6 @@ static afdep_nccl_result_t result_of(afdep_status_t status)
     switch (status) {
     case AFDEP_OK: return AFDEP_NCCL_SUCCESS;
     case AFDEP_ERR_ARGUMENT: return AFDEP_NCCL_INVALID_ARGUMENT;
-    case AFDEP_ERR_CONFIG:
     case AFDEP_ERR_UNSUPPORTED:
     case AFDEP_ERR_ORDER: return AFDEP_NCCL_INVALID_USAGE;
     case AFDEP_ERR_MEMORY:
