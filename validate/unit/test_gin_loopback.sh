@@ -56,7 +56,7 @@ refuses "'0'" --ranks-per-domain 0 true
 refuses nowhere.so --plugin nowhere.so true
 
 for name in ncclGinPlugin_v11 ncclGinPlugin_v13 ncclNetPlugin_v11 ncclRmaPlugin_v14; do echo $name; done >"$folder/wanted"
-"${NM:-nm}" -D --defined-only $plugin | sed 's/.* //; s/@.*//' | grep -v -e '^__.*san' -e '^_init$' -e '^_fini$' | sort >"$folder/shown"
+${NM:-nm} -D --defined-only $plugin | sed 's/.* //; s/@.*//' | grep -v -e '^__.*san' -e '^_init$' -e '^_fini$' | sort >"$folder/shown"
 cmp -s "$folder/wanted" "$folder/shown" || fail "the plugin shows: $(tr '\n' ' ' <"$folder/shown")"
 ldd $plugin 2>/dev/null | grep -e libcuda -e libnccl && fail "the plugin is linked with what its user loads"
 
