@@ -2,8 +2,8 @@
 /*
  * Memory that cannot be had: opening with the n-th allocation failing, for every n, at one rank and at all of them.
  * Always a status at every rank, none that hangs, nothing left behind. And no allocation at all between opening and
- * closing. The same of the loopback plugin's links. The allocator's functions are wrapped when this program is linked (-Wl,--wrap=...), and fail on demand in
- * the thread that asks for it.
+ * closing. The same of the loopback plugin's links. The allocator's functions are wrapped when this program is linked
+ * (-Wl,--wrap=...), and fail on demand in the thread that asks for it.
  */
 #include <dirent.h>
 #include <errno.h>
