@@ -72,7 +72,8 @@ static void judge_world(judging_t *j)
     add(j, "mpi", 1, f->mpi ? MET : NOT_MET, say("a build with MPI"),
         f->mpi ? say("%s", text_of(f->machine, "mpi")) : say("configured without MPI"));
     if (j->world == 0)
-        add(j, "world", 1, DOES_NOT_APPLY, say("as many tasks as the scenario has ranks"), say("no --scenario was given"));
+        add(j, "world", 1, DOES_NOT_APPLY, say("as many tasks as the scenario has ranks"),
+            say("no --scenario was given"));
     else if (!f->launched)
         add(j, "world", 0, DOES_NOT_APPLY, say("%d tasks", j->world), say("no launcher: not within a job"));
     else
@@ -100,7 +101,8 @@ static void judge_gpus(judging_t *j)
     add(j, "gpus", 1, count >= j->local ? MET : NOT_MET, say("%d, one per rank of this host", j->local),
         count ? say("%d x %s", count, text_of(j->gpus->child, "name")) : say("none"));
     add(j, "compute", 1, count && !old ? MET : NOT_MET, say("9.0 (Hopper) or newer on every GPU"),
-        count ? say("%s%s", text_of(j->gpus->child, "compute"), old ? ", some are older or do not say" : "") : say("no GPU"));
+        count ? say("%s%s", text_of(j->gpus->child, "compute"), old ? ", some are older or do not say" : "")
+              : say("no GPU"));
     add(j, "mig", 1, mig ? NOT_MET : MET, say("off"), mig ? say("on at %d of %d GPUs", mig, count) : say("off"));
     if (j->per_domain == 1)
         add(j, "nvlink", 1, DOES_NOT_APPLY, say("nothing: domains of one rank"), say("%d GPUs with NVLink", linked));
@@ -179,7 +181,9 @@ static void judge_ports(judging_t *j)
     add(j, "ports", 0, active && !downs ? MET : NOT_MET, say("every port ACTIVE"),
         downs ? down : say("%d ports are", active));
     add(j, "rate", 0, active && least == most && least > 0 ? MET : NOT_MET, say("the same at every active port"),
-        active ? least == most ? say("%.0f Gbit/s", least) : say("%.0f to %.0f Gbit/s", least, most) : say("no active port"));
+        !active ? say("no active port")
+        : least == most ? say("%.0f Gbit/s", least)
+                        : say("%.0f to %.0f Gbit/s", least, most));
     add(j, "mtu", 0, active && !smalls ? MET : NOT_MET, say("4096 at every active port"),
         smalls ? small : active ? say("4096") : say("no active port"));
 }
@@ -200,7 +204,8 @@ static void judge_atomics(judging_t *j)
         }
     }
     add(j, "atomics", 1, able && !unable ? MET : NOT_MET, say("RDMA atomics at every NIC in use: a signal is one"),
-        unable ? say("none at %s%s", first, unable > 1 ? " and others" : "") : say("%d of %d NICs", able, able + unable));
+        unable ? say("none at %s%s", first, unable > 1 ? " and others" : "")
+               : say("%d of %d NICs", able, able + unable));
 }
 
 /* How near the nearest active NIC of a GPU is. */
@@ -283,11 +288,13 @@ static void judge_nccl(judging_t *j)
     if (j->domains == 1)
         return;
     add(j, "nccl-build", 1, f->built_nccl && compare(f->header, least, 3) >= 0 ? MET : NOT_MET,
-        say("a build with NCCL %s or newer", least), f->built_nccl ? say("%s", f->header) : say("configured without NCCL"));
+        say("a build with NCCL %s or newer", least),
+        f->built_nccl ? say("%s", f->header) : say("configured without NCCL"));
     add(j, "nccl-runtime", 1, f->runtime[0] && compare(f->runtime, least, 3) >= 0 ? MET : NOT_MET,
         say("libnccl.so.2 of %s or newer", least), f->runtime[0] ? say("%s", f->runtime) : say("%s", f->runtime_why));
     /* The device interface is compiled in: its structs are those of the header's release. */
-    add(j, "nccl-match", 1, !f->built_nccl || !f->runtime[0] ? NOT_MET : compare(f->header, f->runtime, 2) == 0 ? MET : NOT_MET,
+    int match = f->built_nccl && f->runtime[0] && compare(f->header, f->runtime, 2) == 0;
+    add(j, "nccl-match", 1, match ? MET : NOT_MET,
         say("header and library of one release"), say("header %s, library %s", f->header[0] ? f->header : "none",
                                                       f->runtime[0] ? f->runtime : "none"));
     add(j, "gin", 1, strcmp(f->gin_enable, "0") == 0 || strcmp(f->ib_disable, "1") == 0 || loopback ? NOT_MET : MET,
@@ -295,9 +302,10 @@ static void judge_nccl(judging_t *j)
         loopback ? say("NCCL_NET_PLUGIN names the loopback, which uses no NIC")
         : strcmp(f->gin_enable, "0") == 0 ? say("NCCL_GIN_ENABLE=0")
         : strcmp(f->ib_disable, "1") == 0 ? say("NCCL_IB_DISABLE=1")
-                                          : say("NCCL_GIN_ENABLE and NCCL_IB_DISABLE leave it on, NCCL_NET_PLUGIN %s", plugin));
+                                          : say("no variable turns it off, NCCL_NET_PLUGIN %s", plugin));
     add(j, "gin-type", 0, strcmp(type, "2") == 0 || strcmp(type, "3") == 0 ? MET : NOT_MET,
-        say("NCCL_GIN_TYPE set, 2 (proxy) or 3 (GDAKI): else NCCL chooses, per machine"), say("NCCL_GIN_TYPE %s", type));
+        say("NCCL_GIN_TYPE set, 2 (proxy) or 3 (GDAKI): else NCCL chooses, per machine"),
+        say("NCCL_GIN_TYPE %s", type));
 }
 
 static void judge_shm(judging_t *j)

@@ -138,7 +138,8 @@ static void ask_nccl(afdep_preflight_facts_t *facts)
     void *symbol = nccl ? dlsym(nccl, "ncclGetVersion") : NULL;
     memcpy(&get_version, &symbol, sizeof get_version);
     if (get_version && get_version(&version) == 0)
-        snprintf(facts->runtime, sizeof facts->runtime, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+        snprintf(facts->runtime, sizeof facts->runtime, "%d.%d.%d", version / 10000, version / 100 % 100,
+                 version % 100);
     else
         snprintf(facts->runtime_why, sizeof facts->runtime_why, "%s", nccl ? "it says no version" : dlerror());
     /* It stays loaded: NCCL starts threads that a library which is gone would take along. */

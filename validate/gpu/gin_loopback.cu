@@ -56,7 +56,8 @@ struct shape {
 
 static __device__ unsigned word_of(int from, int to, int exchange, int phase, unsigned at)
 {
-    unsigned x = (unsigned)from * 2654435761u ^ (unsigned)to * 40503u ^ (unsigned)exchange * 97u ^ (unsigned)phase * 8191u;
+    unsigned x = (unsigned)from * 2654435761u ^ (unsigned)to * 40503u ^ (unsigned)exchange * 97u ^
+                 (unsigned)phase * 8191u;
     return (x ^ at) * 2246822519u + at;
 }
 
@@ -80,7 +81,8 @@ static __device__ int context_of(const shape &s, int a, int b)
     return (a + b) / s.per_domain % s.contexts;
 }
 
-static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t window, int me, int peer, int exchange, int phase)
+static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t window, int me, int peer, int exchange,
+                            int phase)
 {
     ncclGin gin(dc, context_of(s, me, peer));
     ncclTeam world = ncclTeamWorld(dc);
@@ -219,8 +221,8 @@ static int judge(const findings &f, int rank)
     if (f.wrong_signals)
         fprintf(stderr, "gin_loopback: rank %d: %llu signals beyond what was sent\n", rank, f.wrong_signals);
     if (f.wrong_bytes)
-        fprintf(stderr, "gin_loopback: rank %d: %llu wrong words, first in exchange %llu from rank %llu, phase %llu\n", rank,
-                f.wrong_bytes, f.first_wrong >> 32, f.first_wrong >> 16 & 0xFFFF, f.first_wrong & 0xFFFF);
+        fprintf(stderr, "gin_loopback: rank %d: %llu wrong words, first in exchange %llu from rank %llu, phase %llu\n",
+                rank, f.wrong_bytes, f.first_wrong >> 32, f.first_wrong >> 16 & 0xFFFF, f.first_wrong & 0xFFFF);
     return f.late || f.wrong_signals || f.wrong_bytes;
 }
 
@@ -265,10 +267,11 @@ static int run_rank(const options &o, int rank, board *b)
     if (s.contexts > (int)dc.ginContextCount)
         s.contexts = dc.ginContextCount;
     if (rank == 0)
-        printf("# NCCL %d.%d.%d (header %d.%d.%d), %d contexts, domain of %d ranks\n", version / 10000, version / 100 % 100,
-               version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, s.contexts, dc.lsaSize);
+        printf("# NCCL %d.%d.%d (header %d.%d.%d), %d contexts, domain of %d ranks\n", version / 10000,
+               version / 100 % 100, version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, s.contexts, dc.lsaSize);
     if (dc.lsaSize != o.per_domain)
-        fprintf(stderr, "gin_loopback: rank %d: NCCL sees a domain of %d ranks, not %d\n", rank, dc.lsaSize, o.per_domain);
+        fprintf(stderr, "gin_loopback: rank %d: NCCL sees a domain of %d ranks, not %d\n", rank, dc.lsaSize,
+                o.per_domain);
 
     findings *found = NULL, result;
     cudaStream_t stream;

@@ -141,7 +141,8 @@ static void test_unpublished(void **state)
 
 /* ---- What no correct source writes ------------------------------------------------------------------------------ */
 
-#define GOOD { .kind = AFDEP_GIN_MESSAGE, .bytes = 100, .number = 4, .put_region = 1, .signal_region = 2, .signal_add = 9 }
+#define GOOD                                                                                                          \
+    { .kind = AFDEP_GIN_MESSAGE, .bytes = 100, .number = 4, .put_region = 1, .signal_region = 2, .signal_add = 9 }
 
 static void test_headers(void **state)
 {

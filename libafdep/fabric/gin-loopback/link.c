@@ -147,10 +147,11 @@ void afdep_gin_stop_listening(afdep_gin_listener_t *listener)
 static afdep_status_t check_handle(const afdep_gin_handle_t *handle, int peer, uint64_t host)
 {
     if (handle->magic != AFDEP_GIN_MAGIC || handle->version != AFDEP_GIN_VERSION)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "rank %d speaks version %u of the loopback (mark %08x), not version %u",
-                          peer, handle->version, handle->magic, AFDEP_GIN_VERSION);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "rank %d speaks version %u of the loopback (mark %08x), not "
+                          "version %u", peer, handle->version, handle->magic, AFDEP_GIN_VERSION);
     if (handle->host != host)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "rank %d is on another host, and the loopback joins ranks of one", peer);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "rank %d is on another host, and the loopback joins ranks of one",
+                          peer);
     return AFDEP_OK;
 }
 

@@ -46,7 +46,8 @@ void afdep_gin_stop_listening(afdep_gin_listener_t *listener);
  * missing), SYSTEM, MEMORY, TRANSPORT.
  */
 afdep_status_t afdep_gin_connect(afdep_gin_listener_t *listener, const afdep_gin_handle_t *const handles[], int ranks,
-                                 int rank, int timeout_ms, afdep_gin_memory_open_t open_memory, afdep_gin_link_t **link);
+                                 int rank, int timeout_ms, afdep_gin_memory_open_t open_memory,
+                                 afdep_gin_link_t **link);
 
 /* Local. Waits for this rank's own copies; what peers sent and was not applied yet is dropped. */
 void afdep_gin_close(afdep_gin_link_t *link);

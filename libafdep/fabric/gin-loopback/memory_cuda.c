@@ -183,7 +183,7 @@ static afdep_status_t look_up(cuda_memory_t *m)
     return AFDEP_OK;
 }
 
-/* One copy each way: what a first copy sets up in the driver may wait for the device, so it happens before kernels do. */
+/* One copy each way: what a first copy sets up in the driver may wait for the device, so it comes before kernels do. */
 static afdep_status_t warm_up(cuda_memory_t *m)
 {
     cu_pointer_t device = 0;

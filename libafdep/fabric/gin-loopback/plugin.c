@@ -205,8 +205,8 @@ static afdep_nccl_result_t register_region(void *comm, void *data, size_t bytes,
     return answer(status, "register");
 }
 
-static afdep_nccl_result_t gin_register(void *comm, void *data, size_t bytes, int pointer, uint64_t flags, void **handle,
-                                        void **device_handle)
+static afdep_nccl_result_t gin_register(void *comm, void *data, size_t bytes, int pointer, uint64_t flags,
+                                        void **handle, void **device_handle)
 {
     afdep_nccl_result_t result = register_region(comm, data, bytes, pointer, handle);
 
@@ -399,7 +399,8 @@ static afdep_nccl_result_t create_context_v14(void *comm, afdep_nccl_rma_config_
     return make_context(comm, rma);
 }
 
-static afdep_nccl_result_t register_v14(void *comm, void *data, size_t bytes, int pointer, uint64_t flags, void **handle)
+static afdep_nccl_result_t register_v14(void *comm, void *data, size_t bytes, int pointer, uint64_t flags,
+                                        void **handle)
 {
     (void)flags;
     return register_region(comm, data, bytes, pointer, handle);
@@ -434,8 +435,8 @@ static afdep_nccl_result_t iput_signal_v14(void *rma, int context, uint64_t from
                                            void *signal, uint64_t value, uint32_t op, bool strong, void **request)
 {
     (void)strong; /* every signal is: it follows all earlier puts of its pair */
-    return iput_signal_v13(rma, context, from_offset, from, bytes, to_offset, to, rank, signal_offset, signal, value, op,
-                           request);
+    return iput_signal_v13(rma, context, from_offset, from, bytes, to_offset, to, rank, signal_offset, signal, value,
+                           op, request);
 }
 
 /* A flush makes what gets have brought visible, and there are no gets: done at once. */
