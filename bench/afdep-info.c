@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * afdep-info: what this build has (version, native tree, backends, fabrics, settings) and what this machine has
- * (processors, memory, GPUs, NICs, MPI, NCCL), for people and, with --json, for machines. Runs as one process.
+ * (processors, memory, GPUs, NICs, MPI, NCCL), for people and, with --json, for machines; and, with --preflight, whether
+ * this host can do its part of a cluster run. Runs as one process.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -15,14 +16,17 @@
 
 #include "bench/lib/machine.h"
 #include "bench/lib/options.h"
+#include "bench/lib/preflight.h"
 #include "bench/lib/record.h"
+#include "bench/lib/scenario.h"
 #include "bench/lib/why.h"
 #include "core/config.h"
 #include "low_latency/ll.h"
 
 typedef struct afdep_info {
     afdep_common_t common;
-    int config;
+    int config, preflight;
+    const char *scenario;
 } afdep_info_t;
 
 /* ---- As JSON --------------------------------------------------------------------------------------------------- */
@@ -190,6 +194,38 @@ static void print_config(const cJSON *config)
     }
 }
 
+/* ---- Preflight ------------------------------------------------------------------------------------------------- */
+
+/* What --preflight says, or NULL with a line: the scenario cannot be read. */
+static cJSON *preflight_json(const afdep_info_t *info, char *why, size_t why_size)
+{
+    afdep_scenario_t scenario;
+    afdep_preflight_facts_t facts;
+    if (info->scenario && afdep_scenario_load(info->scenario, &scenario, why, why_size) < 0)
+        return NULL;
+    afdep_preflight_gather("", &facts);
+    cJSON *json = afdep_preflight_judge(&facts, info->scenario ? &scenario : NULL);
+    afdep_preflight_free(&facts);
+    if (info->scenario)
+        afdep_scenario_free(&scenario);
+    return json;
+}
+
+static void print_preflight(const cJSON *json)
+{
+    printf("%-15s %-9s %-8s %s\n", "requirement", "kind", "", "what was found");
+    for (const cJSON *r = get(json, "requirements")->child; r; r = r->next) {
+        const cJSON *met = get(r, "met");
+        printf("%-15s %-9s %-8s %s", text_of(r, "name", ""), cJSON_IsTrue(get(r, "fatal")) ? "fatal" : "optional",
+               cJSON_IsNull(met) ? "-" : cJSON_IsTrue(met) ? "ok" : "NOT MET", text_of(r, "found", ""));
+        if (!cJSON_IsTrue(met))
+            printf(" (needed: %s)", text_of(r, "needed", ""));
+        putchar('\n');
+    }
+    printf("%.0f fatal and %.0f optional requirements are not met\n", number_of(json, "unmet_fatal"),
+           number_of(json, "unmet_optional"));
+}
+
 /* ---- The program ----------------------------------------------------------------------------------------------- */
 
 /* A bare --json means standard output; the parser wants a value with every option, so it is given one. `copy` has room
@@ -208,6 +244,10 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
     const afdep_option_t options[] = {
         { "config", AFDEP_OPTION_FLAG, &info->config, 0, 0, 0, 0,
           "print every setting of the library: its variable, its value, and where that comes from", 0 },
+        { "preflight", AFDEP_OPTION_FLAG, &info->preflight, 0, 0, 0, 0,
+          "list what a cluster run needs of this host, and exit with 1 if something fatal is missing", 0 },
+        { "scenario", AFDEP_OPTION_STRING, &info->scenario, 0, 0, 0, "FILE",
+          "of --preflight: the run's scenario (default: several domains of two ranks)", 0 },
         AFDEP_COMMON_OPTIONS(info->common), /* of which only help, version and json matter here */
         { 0 }
     };
@@ -218,10 +258,12 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
     int status = afdep_options_parse(options, argc, copy, why, why_size);
     free(copy);
     if (status == 1 && info->common.help)
-        afdep_options_help("afdep-info", "[--config] [--json [FILE]]",
+        afdep_options_help("afdep-info", "[--config | --preflight [--scenario FILE]] [--json [FILE]]",
                            "Says what this build of afdep has, and what this machine has that matters to it. --json "
                            "without a FILE writes to standard output.",
                            options);
+    else if (status == 0 && info->scenario && !info->preflight)
+        status = afdep_why(why, why_size, "--scenario: only --preflight has a use for it");
     else if (status == 1)
         printf("afdep-info (afdep) %s\nnative tree %s\n", afdep_version(), afdep_native_tree());
     return status;
@@ -241,7 +283,9 @@ static int report(const afdep_info_t *info, const cJSON *json, char *why, size_t
         return afdep_record_write(info->common.json, json, why, why_size);
     if (info->common.json)
         return print_json(json) ? afdep_why(why, why_size, "standard output: cannot be written") : 0;
-    if (info->config) {
+    if (info->preflight) {
+        print_preflight(json);
+    } else if (info->config) {
         print_config(get(json, "config"));
     } else {
         print_build(json);
@@ -256,15 +300,18 @@ int main(int argc, char **argv)
     afdep_info_t info = { 0 };
     int status = parse(&info, argc, argv, why, sizeof why);
     int refused = status < 0;
+    int unmet = 0;
     if (status == 0) {
-        cJSON *json = info_json();
-        status = report(&info, json, why, sizeof why);
+        cJSON *json = info.preflight ? preflight_json(&info, why, sizeof why) : info_json();
+        refused = !json;
+        status = json ? report(&info, json, why, sizeof why) : -1;
+        unmet = json && number_of(json, "unmet_fatal") > 0;
         cJSON_Delete(json);
     }
     if (status >= 0 && (fflush(stdout) != 0 || ferror(stdout)))
         status = afdep_why(why, sizeof why, "standard output: cannot be written");
     if (status >= 0)
-        return 0;
+        return unmet;
     fprintf(stderr, "afdep-info: %s\n", why);
     return refused ? 2 : 1;
 }

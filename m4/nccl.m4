@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # AFDEP_CHECK_NCCL (after AFDEP_CHECK_CUDA, without which there is no NCCL): looks for NCCL's header and library.
 #   --with-nccl=DIR looks in DIR only; --with-nccl insists; --without-nccl does not look.
-# Sets have_nccl, nccl_version; substitutes NCCL_CPPFLAGS, NCCL_LIBS; defines AFDEP_HAVE_NCCL_VERSION.
+# Sets have_nccl, have_nccl_gin, nccl_version; substitutes NCCL_CPPFLAGS, NCCL_LIBS; defines AFDEP_HAVE_NCCL_VERSION.
 AC_DEFUN([AFDEP_CHECK_NCCL], [
   AC_ARG_WITH([nccl], [AS_HELP_STRING([--with-nccl@<:@=DIR@:>@], [use NCCL (in DIR) @<:@check@:>@])],
     [], [with_nccl=check])
   have_nccl=no
+  have_nccl_gin=no
   nccl_why="NCCL was not found"
   AS_CASE([$with_nccl],
     [no], [nccl_why="--without-nccl"],
@@ -29,6 +30,9 @@ AC_DEFUN([AFDEP_CHECK_NCCL], [
         AC_COMPUTE_INT([nccl_minor], [NCCL_MINOR], [#include <nccl.h>], [have_nccl=no])
         AC_COMPUTE_INT([nccl_patch], [NCCL_PATCH], [#include <nccl.h>], [have_nccl=no])
         nccl_version=$nccl_major.$nccl_minor.$nccl_patch
+        AC_COMPUTE_INT([nccl_code], [NCCL_VERSION_CODE], [#include <nccl.h>], [nccl_code=0])
+        # GPU-initiated networking: its device interface came with 2.28.7, and works in what is tested here from 2.28.9.
+        AS_IF([test "$nccl_code" -ge 22809], [have_nccl_gin=yes])
       ])
       AC_MSG_RESULT([${nccl_version:-no}])
       CPPFLAGS=$afdep_save_CPPFLAGS; LIBS=$afdep_save_LIBS

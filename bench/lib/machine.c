@@ -286,7 +286,7 @@ cJSON *afdep_record_machine(void)
     cJSON_AddItemToObject(json, "cuda", cuda_json());
     cJSON_AddItemToObject(json, "nccl", nccl_json());
     cJSON_AddItemToObject(json, "mpi", mpi_json());
-    cJSON_AddItemToObject(json, "nics", afdep_nics());
+    cJSON_AddItemToObject(json, "nics", afdep_nics(""));
     return json;
 }
 

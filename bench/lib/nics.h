@@ -5,8 +5,9 @@
 
 #include <cjson/cJSON.h>
 
-/* [{"name", "firmware", "atomics": "none|hca|global", "ports": [{"port", "state", "link", "rate_gbits_per_s"}]}], or
-   null in a build without rdma-core. The caller owns it. */
-cJSON *afdep_nics(void);
+/* [{"name", "pci", "firmware", "atomics": "none|hca|global", "ports": [{"port", "state", "link", "mtu",
+   "rate_gbits_per_s"}]}], or null in a build without rdma-core. `root` is where /sys is found, "" but in tests. The
+   caller owns it. */
+cJSON *afdep_nics(const char *root);
 
 #endif

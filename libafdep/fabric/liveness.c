@@ -10,9 +10,7 @@
 #include "fabric/liveness.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -21,6 +19,7 @@
 
 #include "core/error.h"
 #include "fabric/host_id.h"
+#include "fabric/process.h"
 #include "fabric/round.h"
 #include "fabric/shm_object.h"
 
@@ -30,9 +29,8 @@ struct afdep_liveness {
     int size;
     afdep_shm_object_t own;
     struct peer {
-        int fd;         /* of the peer's object; -1 where this rank cannot tell */
-        uint64_t pid;   /* of its process as this one sees it; 0: not to be seen from here */
-        uint64_t start; /* when that process started, in the kernel's ticks: pids are used again */
+        int fd; /* of the peer's object; -1 where this rank cannot tell */
+        afdep_process_t process;
     } peers[];          /* [size] */
 };
 
@@ -40,37 +38,8 @@ typedef struct mark_record {
     afdep_round_t round;
     afdep_host_id_t host;
     afdep_shm_address_t address;
-    uint64_t start;
+    afdep_process_t process;
 } mark_record_t;
-
-/* When a process started, and its state; 0 where it cannot be seen. */
-static uint64_t start_of(uint64_t pid, char *state)
-{
-    char name[48], text[1024];
-    unsigned long long start = 0;
-    int fd;
-    ssize_t size;
-    const char *rest;
-
-    snprintf(name, sizeof(name), "/proc/%llu/stat", (unsigned long long)pid);
-    fd = open(name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    size = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    text[size > 0 ? size : 0] = '\0';
-    rest = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!rest || sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", state,
-                        &start) != 2)
-        return 0;
-    return start;
-}
-
-static int is_gone(const struct peer *peer)
-{
-    char state = '?';
-    return peer->pid && (start_of(peer->pid, &state) != peer->start || state == 'Z' || state == 'X');
-}
 
 static afdep_liveness_t *liveness_new(int size)
 {
@@ -96,10 +65,7 @@ static afdep_status_t attach_peers(afdep_liveness_t *l, const mark_record_t *all
         status = afdep_shm_object_attach(&all[r].address, 0, r, &l->peers[r].fd);
         if (status != AFDEP_OK)
             return status;
-        /* Only where the process seen here under that number is the one that said so: not across pid namespaces. */
-        char state = '?';
-        if (all[r].start && start_of(all[r].host.pid, &state) == all[r].start)
-            l->peers[r] = (struct peer){ l->peers[r].fd, all[r].host.pid, all[r].start };
+        l->peers[r].process = afdep_process_seen(all[r].process);
     }
     return AFDEP_OK;
 }
@@ -116,8 +82,7 @@ static afdep_status_t meet(const afdep_group_t *group, afdep_status_t status, af
     if (status == AFDEP_OK)
         mine.address = l->own.address;
     afdep_host_id_get(&mine.host);
-    char state = '?';
-    mine.start = start_of(mine.host.pid, &state);
+    mine.process = afdep_process_self();
     status = afdep_round_gather(group, status, &mine, all, sizeof(mine));
     if (status != AFDEP_OK)
         return status;
@@ -165,7 +130,7 @@ int afdep_liveness_alive(afdep_liveness_t *liveness, int peer)
     if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
         alive = fstat(fd, &st) != 0 || st.st_size == LEFT_IN_ORDER;
         flock(fd, LOCK_UN);
-    } else if (is_gone(&liveness->peers[peer])) {
+    } else if (afdep_process_gone(liveness->peers[peer].process)) {
         alive = fstat(fd, &st) != 0 || st.st_size == LEFT_IN_ORDER; /* a child of the dead holds the lock */
     }
     errno = saved;

@@ -49,6 +49,14 @@ def files():
                                        {**other, "run": {"arm": "b", "repeat": 1}}]))
 
 
+def messages():
+    # One byte says what the header has: 1 a payload (its bytes and offset follow), 2 a signal (offset, addition).
+    seed("gin", "put-signal", bytes([3, 16, 8, 16]) + struct.pack("<Q", 5) + bytes(8))
+    seed("gin", "signal-pad-put", bytes([2, 8]) + struct.pack("<Q", 1 << 32 | 3) + bytes([4, 1, 4, 0]) + b"abcd")
+    seed("gin", "one-byte-off", bytes([9, 8, 0, 16, 9]) + bytes(8))
+    seed("gin", "far-offsets", bytes([17, 8, 0]) + struct.pack("<Q", 2**64 - 8) + bytes([32]) + struct.pack("<Q", 96))
+
+
 def words():
     seed("options", "every-type", "--int=3\n--double\n1.5\n--on=on\n--choice=bc\n--list=1,2,3\n--text=t\n--json=f\n--seed\n7")
     seed("options", "routing", "uniform\nzipf:1.2\nhot:3\ntrace:f")
@@ -166,4 +174,5 @@ if __name__ == "__main__":
     low_latency()
     files()
     words()
+    messages()
     bootstrap()

@@ -2,8 +2,8 @@
 /*
  * Memory that cannot be had: opening with the n-th allocation failing, for every n, at one rank and at all of them.
  * Always a status at every rank, none that hangs, nothing left behind. And no allocation at all between opening and
- * closing. The allocator's functions are wrapped when this program is linked (-Wl,--wrap=...), and fail on demand in
- * the thread that asks for it.
+ * closing. The same of the loopback plugin's links. The allocator's functions are wrapped when this program is linked
+ * (-Wl,--wrap=...), and fail on demand in the thread that asks for it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,6 +19,7 @@
 
 #include <afdep/low_latency.h>
 
+#include "fabric/gin-loopback/link.h"
 #include "validate/unit/crowd.h"
 #include "validate/unit/rig.h"
 
@@ -328,6 +329,63 @@ static void test_thread_groups(void **state)
     }
 }
 
+/* A link of the loopback plugin, of one rank, which sends a word and a signal to itself. */
+static afdep_status_t use_link(void)
+{
+    afdep_gin_listener_t *listener = NULL;
+    afdep_gin_handle_t handle;
+    const afdep_gin_handle_t *handles[1] = { &handle };
+    afdep_gin_link_t *link = NULL;
+    afdep_gin_region_t *region = NULL;
+    afdep_gin_request_t *request = NULL;
+    uint64_t memory[3] = { 7, 0, 0 };
+    int done = 0;
+    afdep_status_t status = afdep_gin_listen(&listener, &handle);
+    if (status == AFDEP_OK)
+        status = afdep_gin_connect(listener, handles, 1, 0, 1000, afdep_gin_memory_open, &link);
+    afdep_gin_stop_listening(listener);
+    if (status == AFDEP_OK)
+        status = afdep_gin_register(link, memory, sizeof(memory), 0, &region);
+    if (status == AFDEP_OK) {
+        afdep_gin_put_t put = { .from = region, .to = region, .to_offset = 8, .bytes = 8, .signal = region,
+                                .signal_offset = 16, .signal_add = 2 };
+        status = afdep_gin_put(link, &put, &request);
+    }
+    if (status == AFDEP_OK) {
+        long before = asked;
+        for (int i = 0; i < 5 && status == AFDEP_OK; i++)
+            status = afdep_gin_progress(link);
+        if (asked != before || afdep_gin_test(link, request, &done) != AFDEP_OK || !done || memory[1] != 7 ||
+            memory[2] != 2)
+            status = AFDEP_ERR_CONFIG; /* allocations in progress, or a wrong value: nothing that these calls return */
+    }
+    afdep_gin_close(link);
+    return status;
+}
+
+static void test_loopback_link(void **state)
+{
+    (void)state;
+    for (long nth = 1, made = 0; !made; nth++) {
+        long before = atomic_load(&live);
+        int descriptors = count_descriptors();
+        counting = 1;
+        asked = 0;
+        fail = nth;
+        afdep_status_t status = use_link();
+        counting = 0;
+        if (status != AFDEP_OK) {
+            assert_int_equal(status, AFDEP_ERR_MEMORY);
+            assert_non_null(strstr(afdep_last_error(), "memory") ? afdep_last_error() : strstr(afdep_last_error(), "map"));
+        }
+        made = status == AFDEP_OK;
+        assert_int_equal(atomic_load(&live), before);
+        assert_int_equal(count_descriptors(), descriptors);
+        assert_true(nth < 20);
+        assert_true(!made || nth > 8); /* the wrapping works */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_across_domains),
         cmocka_unit_test(test_low_latency),
         cmocka_unit_test(test_thread_groups),
+        cmocka_unit_test(test_loopback_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ fail() {
 }
 
 fits() {
-    "$python3" "$srcdir/scripts/validate-json" "$srcdir/docs/schema/info.schema.json" "$1" || fail "$2: does not fit"
+    "$python3" "$srcdir/scripts/validate-json" "$srcdir/docs/schema/${3:-info}.schema.json" "$1" || fail "$2: does not fit"
 }
 
 "$info" >"$folder/text" || fail "no options: exit $?"
@@ -34,6 +34,25 @@ fits "$folder/both.json" "--json --config"
 "$info" --json "$folder/file.json" >"$folder/out" || fail "--json FILE: exit $?"
 fits "$folder/file.json" "--json FILE"
 test -s "$folder/out" && fail "--json FILE also prints"
+
+# On a machine that lacks something fatal it exits with 1 and says how many; whatever it has, these lines are there.
+scenario=$srcdir/scenarios/11to1-12x2-fp8-h2048.json
+"$info" --preflight --scenario "$scenario" >"$folder/text"
+unmet=$?
+for word in mpi gpus nvlink nics gpudirect nccl-runtime gin; do
+    grep -q "^$word  *fatal" "$folder/text" || fail "--preflight has no fatal line '$word'"
+done
+case $unmet in
+0) grep -q '^0 fatal ' "$folder/text" || fail "--preflight: exit 0, and something fatal is not met" ;;
+1) grep -q '^[1-9][0-9]* fatal ' "$folder/text" || fail "--preflight: exit 1, and nothing fatal is not met" ;;
+*) fail "--preflight: exit $unmet" ;;
+esac
+"$info" --preflight --json >"$folder/preflight.json"
+fits "$folder/preflight.json" "--preflight --json" preflight
+# A job of another size than the scenario is fatal anywhere.
+env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE SLURM_NTASKS=23 SLURM_NTASKS_PER_NODE=2 "$info" --preflight --scenario "$scenario" >"$folder/text"
+test $? = 1 || fail "--preflight: 23 tasks for 24 ranks passed"
+grep -q '^world  *fatal  *NOT MET  *SLURM_NTASKS is 23 (needed: 24 tasks)' "$folder/text" || fail "--preflight does not name SLURM_NTASKS"
 
 AFDEP_NUM_SMS=3 "$info" --config | grep -q '^num_sms  *AFDEP_NUM_SMS  *3  *environment' ||
     fail "--config does not show a variable's value and where it comes from"
@@ -54,6 +73,8 @@ refuses() {
 refuses 2 frobnicate --frobnicate
 refuses 2 positional positional
 refuses 2 conf --conf
+refuses 2 preflight --scenario "$srcdir/scenarios/tiny-2f4a-3x2-fp8.json"
+refuses 2 nonexistent.json --preflight --scenario nonexistent.json
 refuses 1 /nonexistent/file.json --json /nonexistent/file.json
 
 test "$failed" = 0 && echo "passed"
