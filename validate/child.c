@@ -180,16 +180,85 @@ static int lost_rank(afdep_buffer_t *buffer)
  * stopped sending, so what they receive is compared only where nobody, or the victim all along, is masked.
  */
 #define AFTER_LOSS 60
+#define AFTER_RETURN 10
 
-static void exchange_and_survive(const afdep_group_t *group, const afdep_scenario_t *scenario, _Atomic uint64_t *stop)
+/* What a rank of a child world was told. */
+typedef struct child {
+    afdep_scenario_t scenario;
+    afdep_tcp_t tcp;
+    int later_port; /* where the survivors and the victim's replacement meet */
+    int replaces;   /* 1: it is the replacement */
+    _Atomic uint64_t *stop;
+} child_t;
+
+static afdep_config_t survivor_config(const child_t *c)
 {
-    afdep_config_t config = afdep_exchanger_config(scenario);
-    afdep_buffer_t *buffer = NULL;
-    afdep_exchanger_t x;
-    int tokens[CHILD_RANKS_MOST], lost = 0;
+    afdep_config_t config = afdep_exchanger_config(&c->scenario);
     config.timeout_ms = CHILD_TIMEOUT_MS;
     config.flags = AFDEP_FLAG_SURVIVE_SOURCES;
     config.fp8_combine = AFDEP_ON;
+    return config;
+}
+
+static afdep_status_t survive(const child_t *c, afdep_exchanger_t *x, int *lost)
+{
+    const afdep_scenario_t *s = &c->scenario;
+    afdep_status_t status = AFDEP_OK;
+    int tokens[CHILD_RANKS_MOST];
+    for (uint64_t n = 0; status == AFDEP_OK && n < atomic_load(c->stop); n++) {
+        for (int a = 0; a < s->attention_ranks; a++)
+            tokens[a] = s->ffn_ranks + a == *lost ? 0 : (a + (int)(n % 7)) % 5;
+        afdep_exchange_plan_t plan = { .number = n, .bucket = 5, .tokens = tokens };
+        afdep_exchanger_prepare_first(x, &plan);
+        status = afdep_exchanger_call_first(x);
+        int now = lost_rank(x->buffer);
+        x->unchecked = now != *lost;
+        *lost = now;
+        status = afdep_exchanger_judge_first(x, &plan, status);
+        if (status == AFDEP_OK)
+            status = afdep_exchanger_second(x, &plan);
+        *lost = lost_rank(x->buffer);
+        if (c->tcp.rank == 0 && *lost && atomic_load(c->stop) == UINT64_MAX)
+            atomic_store(c->stop, n + AFTER_LOSS);
+    }
+    x->unchecked = 0;
+    return status;
+}
+
+/* All ranks again: every value of every source. */
+static afdep_status_t exchange_together(const child_t *c, afdep_exchanger_t *x)
+{
+    afdep_status_t status = AFDEP_OK;
+    int tokens[CHILD_RANKS_MOST];
+    for (uint64_t n = 0; status == AFDEP_OK && n < AFTER_RETURN; n++) {
+        for (int a = 0; a < c->scenario.attention_ranks; a++)
+            tokens[a] = 1 + (a + (int)n) % 4;
+        afdep_exchange_plan_t plan = { .number = 1000000 + n, .bucket = 5, .tokens = tokens };
+        status = afdep_exchanger_first(x, &plan);
+        if (status == AFDEP_OK)
+            status = afdep_exchanger_second(x, &plan);
+    }
+    return status;
+}
+
+static afdep_status_t come_back(child_t *c, afdep_group_t *later, afdep_exchanger_t *x)
+{
+    c->tcp.port = c->later_port;
+    afdep_status_t status = afdep_group_tcp_create(&c->tcp, later);
+    if (status == AFDEP_OK)
+        status = afdep_buffer_readmit(x->buffer, later);
+    if (status != AFDEP_OK)
+        snprintf(x->why, sizeof(x->why), "readmission: %s", afdep_last_error());
+    return status == AFDEP_OK ? exchange_together(c, x) : status;
+}
+
+static void exchange_and_survive(child_t *c, const afdep_group_t *group)
+{
+    afdep_config_t config = survivor_config(c);
+    afdep_buffer_t *buffer = NULL;
+    afdep_group_t later = AFDEP_GROUP_INIT;
+    afdep_exchanger_t x;
+    int lost = 0;
     afdep_status_t status = afdep_buffer_open(group, &config, &buffer);
     if (status != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(status), afdep_last_error());
@@ -197,58 +266,49 @@ static void exchange_and_survive(const afdep_group_t *group, const afdep_scenari
     }
     printf("open\n");
     fflush(stdout);
-    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0)
+    if (afdep_exchanger_init(&x, &c->scenario, buffer, c->scenario.seed) != 0)
         return;
-    for (uint64_t n = 0; status == AFDEP_OK && n < atomic_load(stop); n++) {
-        for (int a = 0; a < scenario->attention_ranks; a++)
-            tokens[a] = scenario->ffn_ranks + a == lost ? 0 : (a + (int)(n % 7)) % 5;
-        afdep_exchange_plan_t plan = { .number = n, .bucket = 5, .tokens = tokens };
-        afdep_exchanger_prepare_first(&x, &plan);
-        status = afdep_exchanger_call_first(&x);
-        int now = lost_rank(buffer);
-        x.unchecked = now != lost;
-        lost = now;
-        status = afdep_exchanger_judge_first(&x, &plan, status);
-        if (status == AFDEP_OK)
-            status = afdep_exchanger_second(&x, &plan);
-        lost = lost_rank(buffer);
-        if (group->rank == 0 && lost && atomic_load(stop) == UINT64_MAX)
-            atomic_store(stop, n + AFTER_LOSS);
-    }
+    if (!c->replaces)
+        status = survive(c, &x, &lost);
+    if (status == AFDEP_OK)
+        status = c->replaces ? exchange_together(c, &x) : come_back(c, &later, &x);
     if (status != AFDEP_OK)
         printf("%s: %s\n", afdep_status_string(status), x.why);
+    int still = lost_rank(buffer);
     afdep_exchanger_free(&x);
     afdep_status_t closed = afdep_buffer_close(buffer);
+    afdep_group_destroy(&later);
     if (status == AFDEP_OK && closed != AFDEP_OK)
         printf("close: %s: %s\n", afdep_status_string(closed), afdep_last_error());
     else if (status == AFDEP_OK)
-        printf("survived rank %d\n", lost);
+        printf("survived rank %d, masked at the end %d\n", lost, still);
 }
 
 int afdep_child_main(int argc, char **argv, int *status)
 {
-    if (argc != 9 || strcmp(argv[1], CHILD_WORD) != 0)
+    if (argc != 11 || strcmp(argv[1], CHILD_WORD) != 0)
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
-    afdep_scenario_t scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
-    afdep_tcp_t tcp = AFDEP_TCP_INIT;
+    child_t c = { .scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6])), .tcp = AFDEP_TCP_INIT,
+                  .later_port = atoi(argv[9]), .replaces = atoi(argv[10]) };
     afdep_group_t group;
-    tcp.address = "127.0.0.1";
-    tcp.port = atoi(argv[3]);
-    tcp.rank = atoi(argv[2]);
-    tcp.size = afdep_scenario_ranks(&scenario);
-    tcp.token = argv[7];
-    tcp.timeout_ms = CHILD_TIMEOUT_MS;
-    afdep_status_t made = afdep_group_tcp_create(&tcp, &group);
+    int shared = atoi(argv[8]);
+    void *stop = shared >= 0 ? mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0) : MAP_FAILED;
+    c.tcp.address = "127.0.0.1";
+    c.tcp.port = c.replaces ? c.later_port : atoi(argv[3]);
+    c.tcp.rank = atoi(argv[2]);
+    c.tcp.size = afdep_scenario_ranks(&c.scenario);
+    c.tcp.token = argv[7];
+    c.tcp.timeout_ms = CHILD_TIMEOUT_MS;
+    c.stop = stop;
+    afdep_status_t made = afdep_group_tcp_create(&c.tcp, &group);
     if (made != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
     } else {
-        int shared = atoi(argv[8]);
-        void *stop = shared >= 0 ? mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0) : MAP_FAILED;
         if (stop == MAP_FAILED)
-            exchange_for_ever(&group, &scenario);
+            exchange_for_ever(&group, &c.scenario);
         else
-            exchange_and_survive(&group, &scenario, stop);
+            exchange_and_survive(&c, &group);
         afdep_group_destroy(&group);
     }
     fflush(stdout);
@@ -260,7 +320,9 @@ int afdep_child_main(int argc, char **argv, int *status)
 
 typedef struct child_world {
     int size, victim;
+    int port, later_port;
     int stop; /* where survivors agree on their last exchange, else -1 */
+    char token[64];
     pid_t pids[CHILD_RANKS_MOST];
     int out[CHILD_RANKS_MOST];
     char said[CHILD_RANKS_MOST][512];
@@ -298,30 +360,45 @@ static int make_stop(void)
     return fd;
 }
 
-static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
+/* Starts a rank of the world, at first or in the place of one that died. */
+static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replaces)
 {
-    char port[16], ffn[16], attention[16], per_domain[16], token[64], stop[16];
-    snprintf(port, sizeof(port), "%d", free_port());
+    char rank[16], port[16], ffn[16], attention[16], per_domain[16], stop[16], later[16];
+    snprintf(rank, sizeof(rank), "%d", r);
+    snprintf(port, sizeof(port), "%d", w->port);
     snprintf(ffn, sizeof(ffn), "%d", k->ffn);
     snprintf(attention, sizeof(attention), "%d", k->attention);
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
-    snprintf(token, sizeof(token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
+    snprintf(stop, sizeof(stop), "%d", w->stop);
+    snprintf(later, sizeof(later), "%d", w->later_port);
+    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, stop, later,
+                                 replaces ? "1" : "0", NULL };
+    w->pids[r] = start(argv, &w->out[r]);
+    return w->pids[r] < 0 ? -1 : 0;
+}
+
+static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
+{
     memset(w, 0, sizeof(*w));
+    snprintf(w->token, sizeof(w->token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
+    w->port = free_port();
+    w->later_port = k->phase == AFDEP_KILL_SURVIVED ? free_port() : 0;
     w->stop = k->phase == AFDEP_KILL_SURVIVED ? make_stop() : -1;
     if (k->phase == AFDEP_KILL_SURVIVED && w->stop < 0)
         return -1;
-    snprintf(stop, sizeof(stop), "%d", w->stop);
     w->size = k->ffn + k->attention;
-    for (int r = 0; r < w->size; r++) {
-        char rank[16];
-        snprintf(rank, sizeof(rank), "%d", r);
-        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, token, stop,
-                                     NULL };
-        w->pids[r] = start(argv, &w->out[r]);
-        if (w->pids[r] < 0)
+    for (int r = 0; r < w->size; r++)
+        if (start_rank(w, k, r, 0) != 0)
             return -1;
-    }
     return 0;
+}
+
+/* A new process in the place of the killed one. */
+static int replace_victim(child_world_t *w, const afdep_kill_t *k)
+{
+    (void)reap(w->pids[w->victim]);
+    close(w->out[w->victim]);
+    return start_rank(w, k, w->victim, 1);
 }
 
 static void end_world(child_world_t *w)
@@ -366,7 +443,8 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
     snprintf(name, sizeof(name), "rank %d", w->victim);
     int64_t deadline = killed_at + CHILD_TIMEOUT_MS + 1000;
     for (int r = 0; r < w->size; r++) {
-        if (r == w->victim)
+        int returns = k->phase == AFDEP_KILL_SURVIVED && w->victim >= k->ffn;
+        if (r == w->victim && !returns)
             continue;
         char *said = w->said[r];
         if (read_all(w->out[r], deadline, said, sizeof(w->said[r])) != 0) {
@@ -376,9 +454,9 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
         }
         /* While opening, the group may find it first, or the rank may have died before anyone knew it. */
         const char *report = strncmp(said, "open\n", 5) == 0 ? said + 5 : said;
-        if (k->phase == AFDEP_KILL_SURVIVED && w->victim >= k->ffn) {
+        if (returns) {
             char want[64];
-            snprintf(want, sizeof(want), "survived rank %d", w->victim);
+            snprintf(want, sizeof(want), "survived rank %d, masked at the end 0", r == w->victim ? 0 : w->victim);
             if (strcmp(report, want) != 0)
                 afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d says \"%s\"", w->victim, r, report);
             continue;
@@ -407,6 +485,8 @@ static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *ou
     }
     sleep_us((long)(next_random(state) % (k->phase == AFDEP_KILL_OPENING ? 60000 : 20000)));
     kill(w.pids[w.victim], SIGKILL);
+    if (k->phase == AFDEP_KILL_SURVIVED && w.victim >= k->ffn && replace_victim(&w, k) != 0)
+        afdep_outcome_set(outcome, AFDEP_FAILED, "no process for the place of rank %d: %s", w.victim, strerror(errno));
     judge_survivors(&w, k, now_ms(), outcome);
     end_world(&w);
     outcome->exchanges++;
