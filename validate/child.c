@@ -175,9 +175,10 @@ static int lost_rank(afdep_buffer_t *buffer)
 }
 
 /*
- * Exchanges until AFTER_LOSS exchanges after rank 0 knows of a loss; which one that is stands in `stop`, shared by the ranks. No
- * rank is ahead of rank 0 by more than one exchange, so all of them see it in time. FFN ranks cannot know when the victim
- * stopped sending, so what they receive is compared only where nobody, or the victim all along, is masked.
+ * Exchanges until AFTER_LOSS exchanges after rank 0 knows of a loss; which one that is stands in `stop`, shared by the
+ * ranks. No rank is ahead of rank 0 by more than one exchange, so all of them see it in time. FFN ranks cannot know
+ * when the victim stopped sending, so what they receive is compared only where nobody, or the victim all along, is
+ * masked.
  */
 #define AFTER_LOSS 60
 #define AFTER_RETURN 10
@@ -371,8 +372,8 @@ static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replac
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
     snprintf(stop, sizeof(stop), "%d", w->stop);
     snprintf(later, sizeof(later), "%d", w->later_port);
-    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, stop, later,
-                                 replaces ? "1" : "0", NULL };
+    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, stop,
+                                 later, replaces ? "1" : "0", NULL };
     w->pids[r] = start(argv, &w->out[r]);
     return w->pids[r] < 0 ? -1 : 0;
 }
@@ -458,7 +459,8 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
             char want[64];
             snprintf(want, sizeof(want), "survived rank %d, masked at the end 0", r == w->victim ? 0 : w->victim);
             if (strcmp(report, want) != 0)
-                afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d says \"%s\"", w->victim, r, report);
+                afdep_outcome_set(outcome, AFDEP_FAILED, "rank %d was killed: rank %d says \"%s\"", w->victim, r,
+                                  report);
             continue;
         }
         int named = strstr(report, name) != NULL, peer = strncmp(report, "AFDEP_ERR_PEER", 14) == 0;

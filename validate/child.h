@@ -20,8 +20,8 @@ int afdep_child_main(int argc, char **argv, int *status);
 typedef enum afdep_kill_phase {
     AFDEP_KILL_EXCHANGING, /* at a random moment of running exchanges */
     AFDEP_KILL_OPENING,    /* at a random moment between start and the end of opening */
-    AFDEP_KILL_SURVIVED    /* as exchanging, with AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank, unless the victim is given;
-                              the others go on, exact, say who is masked, and let a new process in in its place */
+    AFDEP_KILL_SURVIVED    /* as exchanging, with AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank, unless the victim is
+                              given; the others go on, exact, say who is masked, and let a new process in */
 } afdep_kill_phase_t;
 
 /* A case that kills ranks. */

@@ -42,7 +42,7 @@ int64_t afdep_oracle_check_received(const afdep_oracle_received_t *want, const a
    is +0; arithmetic NaN is 0x7FFF. `rules` says what the buffer was opened with. `scratch` has
    afdep_oracle_scratch(scenario) bytes, aligned for float. */
 #define AFDEP_ORACLE_APPLY_WEIGHTS 1u /* AFDEP_FLAG_APPLY_WEIGHTS */
-#define AFDEP_ORACLE_FP8_COMBINE 2u   /* the exchange's domain sums travel as e4m3, by the rules at afdep_oracle_pack() */
+#define AFDEP_ORACLE_FP8_COMBINE 2u   /* the exchange's domain sums travel as e4m3: afdep_oracle_pack() */
 size_t afdep_oracle_scratch(const afdep_scenario_t *scenario);
 void afdep_oracle_token(uint16_t *out, const afdep_scenario_t *scenario, const afdep_source_tokens_t *source, int token,
                         unsigned rules, void *scratch);
@@ -55,9 +55,9 @@ void afdep_oracle_sum(uint16_t *out, const afdep_scenario_t *scenario, const int
 
 /*
  * What a row of BF16 is after it has travelled as e4m3, in place: the smallest power of two with the largest finite
- * magnitude of 128 elements within 448 of it (2^-127 at least) is their scale, 2^127 where one of them is infinite; each is
- * rounded to the nearest multiple that e4m3 has, ties to even; finite elements stay finite, infinities and NaN (as 0x7FFF)
- * stay what they are.
+ * magnitude of 128 elements within 448 of it (2^-127 at least) is their scale, 2^127 where one of them is infinite;
+ * each is rounded to the nearest multiple that e4m3 has, ties to even; finite elements stay finite, infinities and NaN
+ * (as 0x7FFF) stay what they are.
  */
 void afdep_oracle_pack(uint16_t *row, size_t hidden);
 

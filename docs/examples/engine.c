@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A toy decode loop on the host backend: two Attention ranks and two FFN ranks as threads, two layers of expert MLPs, two
- * micro-batches that alternate over two buffers. Every Attention rank checks every layer's result against a dense
+ * A toy decode loop on the host backend: two Attention ranks and two FFN ranks as threads, two layers of expert MLPs,
+ * two micro-batches that alternate over two buffers. Every Attention rank checks every layer's result against a dense
  * computation of the same experts.
  *
  *     cc engine.c $(pkg-config --cflags --libs afdep) -lpthread -lm && ./a.out

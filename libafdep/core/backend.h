@@ -26,9 +26,9 @@ typedef struct afdep_backend {
     afdep_status_t (*complete)(void *state);
     /* Reads the load statistics, from any thread; NULL where the backend keeps none. */
     void (*load)(const void *state, afdep_load_t *load);
-    /* Surviving lost sources; all NULL where the backend does not. Fills `ranks` with the masked ranks, as far as there is
-       room, and returns their number. OK where no exchange is unfinished, or the rank failed. Frees the state of a rank
-       that does not part. */
+    /* Surviving lost sources; all NULL where the backend does not. Fills `ranks` with the masked ranks, as far as there
+       is room, and returns their number. OK where no exchange is unfinished, or the rank failed. Frees the state of a
+       rank that does not part. */
     int32_t (*lost)(void *state, int32_t *ranks, int32_t room);
     afdep_status_t (*quiet)(void *state);
     void (*abandon)(void *state);

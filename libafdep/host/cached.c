@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cached routing: an exchange with the ids of the last one on its plane that was counted, and new payloads and weights. The
- * source plans nothing, forwarders look up no owners, and a receive keeps arrivals, prefix sums and rows: it only makes sure
- * that the same rows have come again.
+ * Cached routing: an exchange with the ids of the last one on its plane that was counted, and new payloads and weights.
+ * The source plans nothing, forwarders look up no owners, and a receive keeps arrivals, prefix sums and rows: it only
+ * makes sure that the same rows have come again.
  *
- * Every row says how old its ids are: by how many exchanges they were planned before. A receive that was told that the ids are the old ones,
- * by a caller who is wrong, finds another number there, or another number of rows, and says so: it never lays rows out by
- * a plan that is not theirs.
+ * Every row says how old its ids are: by how many exchanges they were planned before. A receive that was told that the
+ * ids are the old ones, by a caller who is wrong, finds another number there, or another number of rows, and says so:
+ * it never lays rows out by a plan that is not theirs.
  */
 #include <string.h>
 
@@ -16,9 +16,9 @@
 static afdep_status_t routing_changed(const afdep_host_t *h, const afdep_actor_t *actor, int rank, const char *what)
 {
     return afdep_fail(AFDEP_ERR_PROTOCOL,
-                      "rank %d in %s of exchange %llu, %s: %s of rank %d is not that of exchange %llu, whose ids were said to "
-                      "be used again", h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, what, rank,
-                      (unsigned long long)h->plane->routing);
+                      "rank %d in %s of exchange %llu, %s: %s of rank %d is not that of exchange %llu, whose ids were "
+                      "said to be used again", h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, what,
+                      rank, (unsigned long long)h->plane->routing);
 }
 
 afdep_status_t afdep_host_check_cached(const afdep_host_t *h, int32_t bucket)
@@ -29,12 +29,13 @@ afdep_status_t afdep_host_check_cached(const afdep_host_t *h, int32_t bucket)
                           h->call_name,
                           (unsigned long long)h->started + 1);
     if (bucket != p->bucket)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids", h->call_name,
-                          bucket, p->bucket);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids",
+                          h->call_name, bucket, p->bucket);
     return AFDEP_OK;
 }
 
-/* Whether the row of a recorded arrival was published again: what its source wrote and no word told of is not looked at. */
+/* Whether the row of a recorded arrival was published again: what its source wrote and no word told of is not looked
+   at. */
 static int was_published(const afdep_host_t *h, const afdep_arrival_t *arrival, int rank)
 {
     const afdep_shape_t *s = h->shape;
@@ -42,12 +43,12 @@ static int was_published(const afdep_host_t *h, const afdep_arrival_t *arrival, 
         return !afdep_host_is_lost(h, rank);
     if (arrival->rail != h->rail)
         return 1; /* its word is joined */
-    const afdep_own_row_t *own = &h->plane->own[(uint64_t)arrival->source_domain * (uint32_t)s->capacity + arrival->token];
-    return own->exchange == (uint32_t)h->exchange;
+    uint64_t place = (uint64_t)arrival->source_domain * (uint32_t)s->capacity + arrival->token;
+    return h->plane->own[place].exchange == (uint32_t)h->exchange;
 }
 
-/* Whether the row has come again; takes its weights. That of a source that is lost may be absent: its rank in the domain may
-   know of the loss before this one, and then the number of rows still agrees. */
+/* Whether the row has come again; takes its weights. That of a source that is lost may be absent: its rank in the
+   domain may know of the loss before this one, and then the number of rows still agrees. */
 static int has_come_again(const afdep_host_t *h, afdep_arrival_t *arrival, int rank)
 {
     const afdep_plane_t *p = h->plane;
@@ -96,7 +97,8 @@ static afdep_status_t relist_rails(afdep_host_t *h, afdep_actor_t *actor)
     memset(found, 0, sizeof(found));
     for (uint32_t i = 0; i < p->arrival_count; i++) {
         afdep_arrival_t *arrival = &p->arrivals[i];
-        int rank = afdep_source_rank(s, arrival->source_domain, arrival->rail), again = has_come_again(h, arrival, rank);
+        int rank = afdep_source_rank(s, arrival->source_domain, arrival->rail);
+        int again = has_come_again(h, arrival, rank);
         if (!again && !h->lost)
             return routing_changed(h, actor, rank, "a row");
         found[arrival->rail] += (uint32_t)again;

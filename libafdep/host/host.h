@@ -153,7 +153,8 @@ struct afdep_host {
        witnesses and answers say: this rank has read its rail inbox, and the rows of its domain (direct: its inbox). */
     uint64_t opened_at, started, finished, read_rail, read_rows;
 
-    /* The call under way. `then` runs when its actors are done: AFDEP_AGAIN when it added more, else the call's status. */
+    /* The call under way. `then` runs when its actors are done: AFDEP_AGAIN when it added more, else the call's status.
+       */
     const char *call_name;
     afdep_status_t (*then)(afdep_host_t *h);
     uint64_t exchange;
@@ -196,8 +197,8 @@ afdep_status_t afdep_host_run(afdep_host_t *h);
 /* Steps the actors for as long as something moves, without waiting. AFDEP_OK, or the error that poisoned the buffer. */
 afdep_status_t afdep_host_advance(afdep_host_t *h);
 
-/* Steps one actor, and ends the call when it was the last: AFDEP_OK (moved), AFDEP_AGAIN (waits), AFDEP_DONE (the call is
-   over; *result is its status). For whoever schedules actors by itself. */
+/* Steps one actor, and ends the call when it was the last: AFDEP_OK (moved), AFDEP_AGAIN (waits), AFDEP_DONE (the call
+   is over; *result is its status). For whoever schedules actors by itself. */
 afdep_status_t afdep_host_step(afdep_host_t *h, int actor, afdep_status_t *result);
 
 /* POISONED with the first error's sentence, or OK. */
@@ -297,7 +298,8 @@ void afdep_host_add_reply_forward(afdep_host_t *h);
 const uint16_t *afdep_host_record_at(const afdep_host_t *h, uint64_t slot, int *count);
 const uint16_t *afdep_host_record(const afdep_host_t *h, int source_domain, uint32_t token, int *count);
 
-/* receive.c: the row of an arrival as it stands in this rank's segment, and the count word of the direct source actor->i. */
+/* receive.c: the row of an arrival as it stands in this rank's segment, and the count word of the direct source
+   actor->i. */
 unsigned char *afdep_host_arrival_row(const afdep_host_t *h, const afdep_arrival_t *arrival);
 afdep_status_t afdep_host_read_count(afdep_host_t *h, afdep_actor_t *actor, uint64_t *word);
 
@@ -315,9 +317,9 @@ afdep_status_t afdep_host_check_complete(const afdep_host_t *h);
 afdep_status_t afdep_host_send(afdep_host_t *h);
 afdep_status_t afdep_host_complete(afdep_host_t *h);
 
-/* survive.c: masks a source (FFN ranks tell everybody); reads the others' masks (an error: this rank is masked); whether
-   what is wrong with a rank is a loss that is survived, and then masks it; masks the sources that the call under way waits
-   for (0: none); lists the masked ranks and returns how many there are. */
+/* survive.c: masks a source (FFN ranks tell everybody); reads the others' masks (an error: this rank is masked);
+   whether what is wrong with a rank is a loss that is survived, and then masks it; masks the sources that the call
+   under way waits for (0: none); lists the masked ranks and returns how many there are. */
 void afdep_host_lose(afdep_host_t *h, int rank, const char *why);
 afdep_status_t afdep_host_hear(afdep_host_t *h);
 int afdep_host_forgives(afdep_host_t *h, int rank, const char *why);
@@ -337,7 +339,8 @@ static inline afdep_plane_t *afdep_host_plane(afdep_host_t *h, uint64_t exchange
     return &h->planes[AFDEP_PLANTED(ONE_PLANE) ? 0 : afdep_plane_index(h->shape, exchange)];
 }
 
-/* Mixed: what is bound for this rank's own domain takes no rail. `target` and `source_domain` count domains alike there. */
+/* Mixed: what is bound for this rank's own domain takes no rail. `target` and `source_domain` count domains alike
+   there. */
 static inline int afdep_host_is_own_domain(const afdep_host_t *h, int domain)
 {
     return h->shape->protocol == AFDEP_PROTOCOL_MIXED && domain == h->domain;

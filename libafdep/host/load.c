@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A sequence lock without fences: counts are stored with release and loaded with acquire, so a reader that saw any store of
- * an update sees the odd sequence number before it, and reads again.
+ * A sequence lock without fences: counts are stored with release and loaded with acquire, so a reader that saw any
+ * store of an update sees the odd sequence number before it, and reads again.
  */
 #include "host/load.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Load statistics of a rank: cumulative tokens per expert and per source. One writer, the thread that makes the role calls;
- * readers of any thread get a whole exchange or none of it, and neither side waits for the other.
+ * Load statistics of a rank: cumulative tokens per expert and per source. One writer, the thread that makes the role
+ * calls; readers of any thread get a whole exchange or none of it, and neither side waits for the other.
  */
 #ifndef AFDEP_HOST_LOAD_H
 #define AFDEP_HOST_LOAD_H

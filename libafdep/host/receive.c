@@ -3,13 +3,13 @@
  * The worker's first half: joins what has come for this rank, counts rows per expert, writes the prefix sums and lays
  * rows out by expert, inside an expert by source rank, then token. Then the witnesses go out.
  *
- * The done witness (across domains) and the answer (direct) are sent here, after the last row was laid out, because rows
- * of this rank's own rail are laid out straight from the rail inbox: from then on nothing reads it, and the source may
- * overwrite it in exchange n + G. It guards that overwrite only; no result of this exchange waits for it. Without
+ * The done witness (across domains) and the answer (direct) are sent here, after the last row was laid out, because
+ * rows of this rank's own rail are laid out straight from the rail inbox: from then on nothing reads it, and the source
+ * may overwrite it in exchange n + G. It guards that overwrite only; no result of this exchange waits for it. Without
  * sparse combine there is no witness: the combine signals on all channels, sent in reply, say the same.
  *
- * A worker that does not forward (shared domains) has no rail inbox. It answers the forwarders of its domain instead, once
- * everything that they wrote here is read: their forward words, extents and rows.
+ * A worker that does not forward (shared domains) has no rail inbox. It answers the forwarders of its domain instead,
+ * once everything that they wrote here is read: their forward words, extents and rows.
  */
 #include <string.h>
 
@@ -453,7 +453,8 @@ static afdep_status_t received(afdep_host_t *h)
     return h->source ? afdep_host_dispatched(h) : AFDEP_OK;
 }
 
-/* The rows are joined and counted: now the tensors, which may be refused (the same call is then made again), and place. */
+/* The rows are joined and counted: now the tensors, which may be refused (the same call is then made again), and place.
+   */
 afdep_status_t afdep_host_counted(afdep_host_t *h)
 {
     afdep_status_t status = settle_tensors(h);

@@ -3,12 +3,12 @@
  * The way back: every worker sums its rows of a token into one BF16 partial.
  *
  * Direct: the partial is the rank's answer and goes straight into the source's combine inbox; the source sums ranks.
- * Across domains: the partial goes to the rank on the token's rail (partial inbox, at this rank's rail), and a reply word,
- * tagged with the exchange, says that all of this rank's partials for that rail are there. The rail rank's reply_forward
- * replays its record channel by channel, sums the partials in rail order and sends one row per token to the source. A
- * token served by the rail rank alone needs no partial: its sum is built in the source's combine inbox at once. In shared
- * domains the rail rank is a source, and its reply_forward is part of its collect. With FP8 combine the rows that leave
- * the domain are packed; partials inside it stay BF16.
+ * Across domains: the partial goes to the rank on the token's rail (partial inbox, at this rank's rail), and a reply
+ * word, tagged with the exchange, says that all of this rank's partials for that rail are there. The rail rank's
+ * reply_forward replays its record channel by channel, sums the partials in rail order and sends one row per token to
+ * the source. A token served by the rail rank alone needs no partial: its sum is built in the source's combine inbox at
+ * once. In shared domains the rail rank is a source, and its reply_forward is part of its collect. With FP8 combine the
+ * rows that leave the domain are packed; partials inside it stay BF16.
  *
  * Reuse. A partial inbox place of exchange n + G is written only for rows that its owner forwarded in n + G, which is
  * after the owner's second half of n. A reply word cannot pass the value its reader waits for: its writer would have to

@@ -164,7 +164,8 @@ typedef struct patience {
     uint64_t since, next_look, next_liveness;
 } patience_t;
 
-/* Whether this wait is over. Surviving, FFN ranks mask the sources that they wait for, and waits for others are longer. */
+/* Whether this wait is over. Surviving, FFN ranks mask the sources that they wait for, and waits for others are longer.
+   */
 static int is_late(afdep_host_t *h, const patience_t *p, uint64_t now)
 {
     uint64_t deadline = (uint64_t)h->settings->timeout_ms * 1000000u;

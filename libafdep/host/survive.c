@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Surviving a lost source (AFDEP_FLAG_SURVIVE_SOURCES). An Attention rank that dies, gives up, or is not heard of past the
- * deadline is masked: FFN ranks take it for one that sends nothing, and send it nothing.
+ * Surviving a lost source (AFDEP_FLAG_SURVIVE_SOURCES). An Attention rank that dies, gives up, or is not heard of past
+ * the deadline is masked: FFN ranks take it for one that sends nothing, and send it nothing.
  *
- * Why the others stay exact. Sources share no word and no row: what a source writes stands in places of its own at every
- * FFN rank, and a token's sum has only rows of its own source in it. So each FFN rank may mask at a moment of its own.
- * - What it has taken of the exchange under way was published by a word that followed the row, so it is whole; it goes its
+ * Why the others stay exact. Sources share no word and no row: what a source writes stands in places of its own at
+ * every FFN rank, and a token's sum has only rows of its own source in it. So each FFN rank may mask at a moment of its
+ * own.
+ * - What it has taken of the exchange under way was published by a word that followed the row, so it is whole; it goes
+ *   its
  *   way through the domain, counted as any row, and only the last step, to the source, is left out.
- * - A source that was only late may go on writing. Of the exchange in which it is masked it can write what was not taken,
+ * - A source that was only late may go on writing. Of the exchange in which it is masked it can write what was not
+ *   taken,
  *   and it cannot write into a later one on the plane: that needs the witness of this one, which it is not sent.
- * - A rank that does not know yet waits for that source at its own deadline, so masks travel: whoever masks tells all ranks
+ * - A rank that does not know yet waits for that source at its own deadline, so masks travel: whoever masks tells all
+ *   ranks
  *   in a word per victim (any writer writes the same 1). The victim finds its own word and gives up.
  *
  * Where none of several sources has come, nobody is masked: the fault is elsewhere, and the ordinary errors say so.
  *
- * An FFN rank waits for a source until nothing has come for one deadline, and for all sources of a call two deadlines at
- * most; everybody else waits three, so that nobody's patience ends before the mask has come.
+ * An FFN rank waits for a source until nothing has come for one deadline, and for all sources of a call two deadlines
+ * at most; everybody else waits three, so that nobody's patience ends before the mask has come.
  */
 #include "core/error.h"
 #include "core/log.h"

@@ -58,8 +58,8 @@ typedef struct afdep_packed_term {
     const uint8_t *scales; /* [n/128] */
 } afdep_packed_term_t;
 
-/* dst[i] = the decoded rows' sum in FP32, starting from the first, in order, rounded once to BF16 (which changes nothing
-   of a single row but a NaN's bits). No row: +0. */
+/* dst[i] = the decoded rows' sum in FP32, starting from the first, in order, rounded once to BF16 (which changes
+   nothing of a single row but a NaN's bits). No row: +0. */
 typedef void (*afdep_packed_sum_fn)(uint16_t *dst, const afdep_packed_term_t *terms, int count, size_t n);
 
 typedef struct afdep_row_ops {

@@ -3,8 +3,8 @@
  * What engines ask for beside the exchange: cached routing, send-only dispatch, load statistics.
  *
  * Would catch: a cached exchange that lays rows out by stale weights or places, or accepts another routing; a dispatch
- * that waits although it was asked not to, or a later call that does not notice that it is unfinished; counts that miss an
- * exchange or show a part of one.
+ * that waits although it was asked not to, or a later call that does not notice that it is unfinished; counts that miss
+ * an exchange or show a part of one.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,8 +55,8 @@ static const char *cached_rank(const afdep_group_t *group, void *context)
 {
     const cached_case_t *c = context;
     afdep_scenario_t s = { .ffn_ranks = c->ffn, .attention_ranks = c->attention, .ranks_per_domain = c->per_domain,
-                           .num_experts = 4 * c->ffn, .top_k = 3, .hidden = 256, .dtype = AFDEP_DTYPE_FP8, .capacity = 20,
-                           .num_sms = 1, .expert_alignment = 4, .seed = 3 };
+                           .num_experts = 4 * c->ffn, .top_k = 3, .hidden = 256, .dtype = AFDEP_DTYPE_FP8,
+                           .capacity = 20, .num_sms = 1, .expert_alignment = 4, .seed = 3 };
     afdep_config_t config = afdep_exchanger_config(&s);
     afdep_buffer_t *buffer = NULL;
     afdep_exchanger_t x[4];
@@ -76,8 +76,8 @@ static const char *cached_rank(const afdep_group_t *group, void *context)
             for (int a = 0; counted && a < c->attention; a++)
                 tokens[plane][a] = (a * 5 + n) % 19;
             plans[plane] = (afdep_exchange_plan_t){ .number = (uint64_t)n, .bucket = 20, .tokens = tokens[plane],
-                                                    .inactive_percent = 25, .read_host_counts = n % 2, .cached = !counted,
-                                                    .routing = (uint64_t)(n - n / g % 3 * g) };
+                                                    .inactive_percent = 25, .read_host_counts = n % 2,
+                                                    .cached = !counted, .routing = (uint64_t)(n - n / g % 3 * g) };
             if (afdep_exchanger_first(&x[plane], &plans[plane]) != AFDEP_OK)
                 return crowd_say("exchange %d: %s", n, x[plane].why);
         }
@@ -293,7 +293,8 @@ static void expect(reader_t *r, const rig_t *rig, int ffn_ranks, int ranks)
         for (int t = 0; t < TOKENS; t++) {
             int served = 0;
             for (int k = 0; k < RIG_TOP_K; k++) {
-                int id = other->ids[t][k], mine = rig->ffn ? id * ffn_ranks / RIG_EXPERTS == rig->rank : source == rig->rank;
+                int id = other->ids[t][k];
+                int mine = rig->ffn ? id * ffn_ranks / RIG_EXPERTS == rig->rank : source == rig->rank;
                 r->each_expert[id] += (uint64_t)mine;
                 served |= mine;
             }
@@ -345,8 +346,9 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cached_routing), cmocka_unit_test(test_cached_refusals), cmocka_unit_test(test_cached_wrongly),
-        cmocka_unit_test(test_send_only),      cmocka_unit_test(test_load),
+        cmocka_unit_test(test_cached_routing), cmocka_unit_test(test_cached_refusals),
+        cmocka_unit_test(test_cached_wrongly), cmocka_unit_test(test_send_only),
+        cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

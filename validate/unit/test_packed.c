@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packed rows: e4m3 codes with a power-of-two scale per 128 elements. Every version against the oracle's packing, which
- * shares no code with the library's, and the rules themselves over crafted and random groups: the error bound, the flush of
- * tiny elements, NaN in place, infinities, the range limit.
+ * shares no code with the library's, and the rules themselves over crafted and random groups: the error bound, the
+ * flush of tiny elements, NaN in place, infinities, the range limit.
  *
- * Would catch: a scale one step off (448 overflows, or the bound breaks), a NaN that enters the largest magnitude or moves,
- * a finite element that becomes infinite, codes of even and odd columns swapped, a vector version that rounds otherwise.
+ * Would catch: a scale one step off (448 overflows, or the bound breaks), a NaN that enters the largest magnitude or
+ * moves, a finite element that becomes infinite, codes of even and odd columns swapped, a vector version that rounds
+ * otherwise.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,8 +4,8 @@
  * routing), it is told, and it is let in again. Deaths are in afdep-validate's suites, which can kill.
  *
  * Would catch: an FFN rank that gives up or waits for ever, a surviving source whose patience ends first, a reply or a
- * witness that is still sent to the masked rank and lets it run on, values that change when a source goes, a rank that is
- * not told, words that are not as new after readmission.
+ * witness that is still sent to the masked rank and lets it run on, values that change when a source goes, a rank that
+ * is not told, words that are not as new after readmission.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,8 +26,8 @@
             return crowd_say("line %d: %s: %s", __LINE__, #call, afdep_last_error());                                  \
     } while (0)
 
-/* Long enough that a rank that has to share its processor with many is not taken for one that stalls. The cases run at the
-   same time, since each of them waits for a deadline. */
+/* Long enough that a rank that has to share its processor with many is not taken for one that stalls. The cases run at
+   the same time, since each of them waits for a deadline. */
 #define TIMEOUT_MS 1500
 
 typedef struct stall_case {
@@ -163,14 +163,14 @@ static void *run_case(void *context)
 static void test_stalls(void **state)
 {
     static stall_case_t cases[] = {
-        { .ffn = 2, .attention = 3, .per_domain = 5, .victim = 3, .from = 3 },              /* one domain */
+        { .ffn = 2, .attention = 3, .per_domain = 5, .victim = 3, .from = 3 }, /* one domain */
         { .ffn = 2, .attention = 3, .per_domain = 5, .victim = 4, .from = 3, .cached = 1 },
-        { .ffn = 1, .attention = 2, .per_domain = 3, .victim = 2, .from = 2, .half = 1 },   /* one FFN rank */
-        { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 4, .from = 3 },              /* across domains */
+        { .ffn = 1, .attention = 2, .per_domain = 3, .victim = 2, .from = 2, .half = 1 }, /* one FFN rank */
+        { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 4, .from = 3 }, /* across domains */
         { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 3, .from = 3, .cached = 1 },
         { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 5, .from = 2, .dense = 1 },
-        { .ffn = 4, .attention = 2, .per_domain = 2, .victim = 5, .from = 4, .half = 1 },   /* two FFN domains */
-        { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 1 },                         /* an FFN rank: not survived */
+        { .ffn = 4, .attention = 2, .per_domain = 2, .victim = 5, .from = 4, .half = 1 }, /* two FFN domains */
+        { .ffn = 2, .attention = 4, .per_domain = 2, .victim = 1 }, /* an FFN rank: not survived */
         { .ffn = 2, .attention = 4, .per_domain = 6, .victim = 1 },
     };
     enum { CASES = sizeof(cases) / sizeof(cases[0]) };

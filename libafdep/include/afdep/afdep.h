@@ -12,9 +12,10 @@
  * afdep_elastic_dispatch() and afdep_elastic_combine() at each of them.
  *
  * Shapes are in brackets, row-major unless a stride is named: T tokens of a source, H hidden, K choices per token, E
- * experts, F FFN ranks, R received rows. Every rank makes its calls in the same order with the same bucket; with several
- * exchanges in flight that includes how first halves (dispatch, receive) and second halves (collect, reply) follow each
- * other: a call waits for its peers' calls, so two ranks in different orders wait for each other until the deadline.
+ * experts, F FFN ranks, R received rows. Every rank makes its calls in the same order with the same bucket; with
+ * several exchanges in flight that includes how first halves (dispatch, receive) and second halves (collect, reply)
+ * follow each other: a call waits for its peers' calls, so two ranks in different orders wait for each other until the
+ * deadline.
  *
  * Threads: a buffer is used by one thread at a time. Host backend: calls return when their part is done; pointers
  * handed in may be reused once the call returns, `stream` is NULL. Nothing is allocated between opening and closing.
@@ -78,8 +79,8 @@ typedef enum afdep_toggle {
 #define AFDEP_FLAG_APPLY_WEIGHTS 1u /* worker_reply multiplies each row by its routing weight; rows come unweighted */
 #define AFDEP_FLAG_UNION_BUFFERS 2u /* every rank's segment holds both roles' regions (AFDEP_UNION_BUFFERS=1) */
 #define AFDEP_FLAG_MIXED_HYBRID 4u  /* the mixed-role protocol where domains hold both roles (AFDEP_MIXED_HYBRID=1) */
-#define AFDEP_FLAG_SURVIVE_SOURCES 16u /* an Attention rank that dies, gives up or stalls past the deadline is masked, and
-                                          the others go on; see afdep_buffer_lost() (AFDEP_SURVIVE_SOURCES=1) */
+#define AFDEP_FLAG_SURVIVE_SOURCES 16u /* an Attention rank that dies, gives up or stalls is masked, and the others go
+                                          on; see afdep_buffer_lost() (AFDEP_SURVIVE_SOURCES=1) */
 #define AFDEP_FLAG_ENTRY_BARRIER 8u /* symmetric: each dispatch begins with a barrier (AFDEP_ENTRY_BARRIER=1) */
 
 /*
@@ -119,8 +120,8 @@ typedef struct afdep_config {
                             AFDEP_DEFAULT, AFDEP_DEFAULT, 0, 0, 0, AFDEP_DEFAULT, 0 }
 
 /*
- * Memory of a configuration, in bytes, before anything is opened. Segments, rows and tensors are exact on the fabrics shm
- * and mpi, which size segments by role; bookkeeping leaves out the tables of the fabric (a few KB per peer).
+ * Memory of a configuration, in bytes, before anything is opened. Segments, rows and tensors are exact on the fabrics
+ * shm and mpi, which size segments by role; bookkeeping leaves out the tables of the fabric (a few KB per peer).
  */
 typedef struct afdep_memory {
     size_t struct_size;
@@ -156,9 +157,9 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_open(const afdep_group_t *group, const 
 
 /*
  * Collective on a healthy buffer: waits for the last witnesses, passes a barrier over the fabric, and frees. Several
- * buffers are closed in the same order on all ranks. Local after a fatal error. A buffer belongs to the process that opened
- * it: a child that was forked and did not exec must not touch it. Always frees; NULL is allowed. Returns OK, or what kept the ranks from parting in order
- * (ORDER: a dispatch was left unmatched; TIMEOUT, PEER).
+ * buffers are closed in the same order on all ranks. Local after a fatal error. A buffer belongs to the process that
+ * opened it: a child that was forked and did not exec must not touch it. Always frees; NULL is allowed. Returns OK, or
+ * what kept the ranks from parting in order (ORDER: a dispatch was left unmatched; TIMEOUT, PEER).
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);
 
@@ -169,25 +170,27 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);
 AFDEP_EXPORT afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer);
 
 /*
- * With AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank whose process is gone, whose buffer failed, or from which nothing came
- * within timeout_ms where an FFN rank waited for it (and others had come), is masked. FFN ranks take it for a source without tokens (in a cached
- * receive its rows are as padding), the other Attention ranks go on with exact results, and the rank itself, where it lives,
- * gets AFDEP_ERR_PEER from its next wait. Waits for FFN ranks may last three times timeout_ms; the loss of an FFN rank is an
- * error for all, as ever. Not on the CUDA backend, not over MPI, not where Attention ranks forward or own experts.
+ * With AFDEP_FLAG_SURVIVE_SOURCES: an Attention rank whose process is gone, whose buffer failed, or from which nothing
+ * came within timeout_ms where an FFN rank waited for it (and others had come), is masked. FFN ranks take it for a
+ * source without tokens (in a cached receive its rows are as padding), the other Attention ranks go on with exact
+ * results, and the rank itself, where it lives, gets AFDEP_ERR_PEER from its next wait. Waits for FFN ranks may last
+ * three times timeout_ms; the loss of an FFN rank is an error for all, as ever. Not on the CUDA backend, not over MPI,
+ * not where Attention ranks forward or own experts.
  *
  * Local. Says which ranks are masked, as far as this rank knows: FFN ranks when they mask, the others soon after. Fills
- * `ranks` with the lowest `room` of them (NULL with room 0) and sets `*count` to their number; 0 without the flag. Never waits.
- * Errors: ARGUMENT.
+ * `ranks` with the lowest `room` of them (NULL with room 0) and sets `*count` to their number; 0 without the flag.
+ * Never waits. Errors: ARGUMENT.
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_lost(afdep_buffer_t *buffer, int32_t *ranks, int32_t room, int32_t *count);
 
 /*
- * Collective over `group`, at a quiet point: every rank's last exchange is finished on both sides, or its buffer has failed.
- * Lets masked ranks in again: all ranks open their buffer's transport anew over `group`, whose ranks have the same numbers as
- * before; it may be the group that the buffer was opened on, where all processes live. A process that takes the place of a
- * dead one calls afdep_buffer_open() with the same configuration instead. Afterwards nobody is masked, and the buffer is as
- * newly opened: exchanges, counters and load statistics start again. What went wrong leaves the buffer as it was.
- * Errors: ARGUMENT, ORDER, UNSUPPORTED (without the flag), and those of afdep_buffer_open().
+ * Collective over `group`, at a quiet point: every rank's last exchange is finished on both sides, or its buffer has
+ * failed. Lets masked ranks in again: all ranks open their buffer's transport anew over `group`, whose ranks have the
+ * same numbers as before; it may be the group that the buffer was opened on, where all processes live. A process that
+ * takes the place of a dead one calls afdep_buffer_open() with the same configuration instead. Afterwards nobody is
+ * masked, and the buffer is as newly opened: exchanges, counters and load statistics start again. What went wrong
+ * leaves the buffer as it was. Errors: ARGUMENT, ORDER, UNSUPPORTED (without the flag), and those of
+ * afdep_buffer_open().
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_readmit(afdep_buffer_t *buffer, const afdep_group_t *group);
 
@@ -235,8 +238,8 @@ typedef struct afdep_counters {
 AFDEP_EXPORT afdep_status_t afdep_buffer_counters(const afdep_buffer_t *buffer, int peer, afdep_counters_t *counters);
 
 /*
- * Load statistics of this rank since the buffer opened. An Attention rank counts its own tokens as it dispatches them, an
- * FFN rank those that it receives, each for its own experts.
+ * Load statistics of this rank since the buffer opened. An Attention rank counts its own tokens as it dispatches them,
+ * an FFN rank those that it receives, each for its own experts.
  */
 typedef struct afdep_load {
     size_t struct_size;
@@ -248,9 +251,9 @@ typedef struct afdep_load {
 #define AFDEP_LOAD_INIT { sizeof(afdep_load_t), 0, 0, 0 }
 
 /*
- * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread is
- * in a role call, which does not wait for it: what is read is as some exchange left it, never a part of one.
- * Errors: ARGUMENT, UNSUPPORTED (a backend that keeps none).
+ * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread
+ * is in a role call, which does not wait for it: what is read is as some exchange left it, never a part of one. Errors:
+ * ARGUMENT, UNSUPPORTED (a backend that keeps none).
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load);
 
@@ -266,31 +269,30 @@ typedef struct afdep_dispatch {
     int64_t x_scale_block_stride; /* elements between blocks; 0: 1 */
     const int32_t *ids;    /* [T, K]: expert ids, unique in a token, or -1 */
     const float *weights;  /* [T, K] */
-    int32_t cached;        /* 1: the ids are those of the exchange `in_flight` before (the one before, as a rule): `ids` is
-                              not read and nothing is planned or counted anew; x, x_scale and weights are new. tokens and
-                              bucket are the same, and every FFN rank receives with `cached` too */
-    int32_t send_only;     /* 1: sends what can be sent without waiting, and returns; afdep_source_dispatch_complete() has
-                              to follow, and x, x_scale, weights stay unchanged until then */
+    int32_t cached;        /* 1: the ids are those of the exchange `in_flight` before (the one before, as a rule):
+                              `ids` is not read and nothing is planned or counted anew; x, x_scale and weights are new.
+                              tokens and bucket are the same, and every FFN rank receives with `cached` too */
+    int32_t send_only;     /* 1: sends what can be sent without waiting, and returns; x, x_scale and weights stay
+                              unchanged until afdep_source_dispatch_complete(), which has to follow */
 } afdep_dispatch_t;
 
 #define AFDEP_DISPATCH_INIT { sizeof(afdep_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
- * Attention rank. Sends this rank's tokens to the FFN ranks that own their experts. Waits only for the witnesses of
- * the exchange `in_flight` ago; where domains hold both roles it also forwards what the ranks of its rail in the other
- * domains send, and so waits for their dispatch. At most `in_flight` dispatches may be without their collect.
- * Returns ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and
- * is collected as usual; afdep_last_error() names token and slot.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER, UNSUPPORTED (cached or send_only on a backend without them). Fatal:
- * TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
+ * Attention rank. Sends this rank's tokens to the FFN ranks that own their experts. Waits only for the witnesses of the
+ * exchange `in_flight` ago; where domains hold both roles it also forwards what the ranks of its rail in the other
+ * domains send, and so waits for their dispatch. At most `in_flight` dispatches may be without their collect. Returns
+ * ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and is
+ * collected as usual; afdep_last_error() names token and slot. Errors that change nothing: ARGUMENT, ROLE, ORDER,
+ * UNSUPPORTED (cached or send_only on a backend without them). Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
                                                   afdep_stream_t stream);
 
 /*
- * Attention rank. Completes a send-only dispatch: waits for the witnesses that it still needs, sends the rest, and returns
- * what the dispatch would have returned (ROUTE included). OK at once where none is under way. Until it was called the
- * buffer takes no other role call (ORDER). Fatal errors as for the dispatch.
+ * Attention rank. Completes a send-only dispatch: waits for the witnesses that it still needs, sends the rest, and
+ * returns what the dispatch would have returned (ROUTE included). OK at once where none is under way. Until it was
+ * called the buffer takes no other role call (ORDER). Fatal errors as for the dispatch.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch_complete(afdep_buffer_t *buffer);
 
@@ -336,16 +338,16 @@ typedef struct afdep_receive {
     int64_t rows_capacity;
     int32_t *host_counts;     /* [E/F], with read_host_counts: aligned per-expert counts; may be NULL */
     /* With read_host_counts, called with the number of rows R once it is known, to set the five tensor fields and
-       rows_capacity of the struct that it is given: the library's copy, valid during the call; the fields come back in the
-       caller's own. A status other than OK, which must not be a fatal one, is returned from worker_receive, which may be
-       called again. */
+       rows_capacity of the struct that it is given: the library's copy, valid during the call; the fields come back in
+       the caller's own. A status other than OK, which must not be a fatal one, is returned from worker_receive, which
+       may be called again. */
     afdep_status_t (*allocate)(void *context, int64_t rows, struct afdep_receive *receive);
     void *allocate_context;
     /* out */
     int64_t row_count;        /* R: the sum of the aligned per-expert counts, so padding is included */
     afdep_receipt_t receipt;
-    int32_t cached;           /* in: 1 where every source dispatches with `cached`: rows, ends and counts stand as in the
-                                 exchange `in_flight` before, without being counted; another routing is PROTOCOL */
+    int32_t cached;           /* in: 1 where every source dispatches with `cached`: rows, ends and counts stand as in
+                                 the exchange `in_flight` before, uncounted; another routing is PROTOCOL */
     int32_t reserved;         /* 0 */
 } afdep_receive_t;
 
@@ -382,21 +384,20 @@ AFDEP_EXPORT afdep_status_t afdep_worker_reply(afdep_buffer_t *buffer, const afd
 /* ---- Symmetric ranks (ffn_ranks 0) --------------------------------------------------------------------------- */
 
 /*
- * Every rank. Dispatch and receive in one call: sends this rank's tokens to the ranks that own their experts (rank r owns
- * experts r*E/size .. (r+1)*E/size-1) and receives what all ranks sent it. Both structs are filled as for
- * afdep_source_dispatch() and afdep_worker_receive(), with the same bucket. Host backend only.
- * Returns ROUTE as afdep_source_dispatch() does, with everything received. CAPACITY: call again with room; `dispatch` is
- * under way and is not looked at again.
- * Errors that change nothing: ARGUMENT, ROLE (a buffer with roles), ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT,
- * POISONED.
+ * Every rank. Dispatch and receive in one call: sends this rank's tokens to the ranks that own their experts (rank r
+ * owns experts r*E/size .. (r+1)*E/size-1) and receives what all ranks sent it. Both structs are filled as for
+ * afdep_source_dispatch() and afdep_worker_receive(), with the same bucket. Host backend only. Returns ROUTE as
+ * afdep_source_dispatch() does, with everything received. CAPACITY: call again with room; `dispatch` is under way and
+ * is not looked at again. Errors that change nothing: ARGUMENT, ROLE (a buffer with roles), ORDER. Fatal: TIMEOUT,
+ * PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
                                                    afdep_receive_t *receive, afdep_stream_t stream);
 
 /*
- * Every rank. Reply and collect in one call, for the oldest exchange not yet combined: sends back the sums of this rank's
- * rows and gathers those of its own tokens. As afdep_worker_reply() and afdep_source_collect(); there is no view.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
+ * Every rank. Reply and collect in one call, for the oldest exchange not yet combined: sends back the sums of this
+ * rank's rows and gathers those of its own tokens. As afdep_worker_reply() and afdep_source_collect(); there is no
+ * view. Errors that change nothing: ARGUMENT, ROLE, ORDER. Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t *reply,
                                                   afdep_collect_t *collect, afdep_stream_t stream);
