@@ -147,6 +147,9 @@ cJSON *afdep_record_build(void)
     cJSON_AddItemToArray(features, cJSON_CreateString("cuda"));
     cJSON_AddItemToArray(features, cJSON_CreateString("peer"));
 #endif
+#ifdef AFDEP_HAVE_NCCL
+    cJSON_AddItemToArray(features, cJSON_CreateString("nccl"));
+#endif
 #ifdef AFDEP_HAVE_VERBS
     cJSON_AddItemToArray(features, cJSON_CreateString("verbs"));
 #endif

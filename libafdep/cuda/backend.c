@@ -245,7 +245,12 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         destroy(c);
         return status;
     }
-    afdep_device_fabric_args_t args = { group, c->device, c->params.own.bytes, prepare_segment, c };
+    afdep_device_fabric_args_t args = { .group = group,
+                                        .device = c->device,
+                                        .timeout_ms = settings->timeout_ms,
+                                        .bytes = c->params.own.bytes,
+                                        .prepare = prepare_segment,
+                                        .prepare_context = c };
     status = provider->open(&args, &c->fabric);
     if (status != AFDEP_OK) {
         destroy(c);
