@@ -27,7 +27,7 @@ static int bucket_of(int pair)
     return cycle[pair % 6];
 }
 
-static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
+static int make_pair(afdep_rig_t *rig, const afdep_replays_t *r, pair_t *p, int index)
 {
     int sources = rig->scenario.attention_ranks;
     p->scenario = rig->scenario;
@@ -43,9 +43,8 @@ static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
     p->dispatch = p->x.dispatch;
     p->receive = p->x.receive;
     p->collect = p->x.collect;
-    if (p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &p->dispatch, &p->receive, &p->collect) != AFDEP_OK)
-        return -1;
-    return 0;
+    afdep_staged_calls_t calls = { &p->dispatch, &p->collect, &p->receive, r->whole };
+    return p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &calls) != AFDEP_OK ? -1 : 0;
 }
 
 static void free_pair(pair_t *p)
@@ -62,9 +61,17 @@ static void delay(int wanted, int rank, int n)
         nanosleep(&t, NULL);
 }
 
+/* Every other exchange of the two kinds, whatever the recording: n counts replays and exchanges together. */
+static int is_eager(const afdep_replays_t *r, int n)
+{
+    return r->alternate && n % 2;
+}
+
 /* Replays one recorded exchange: new payloads and choices in the old tensors, then the calls as they were recorded. */
 static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t *r, int n)
 {
+    if (p->x.staged)
+        afdep_staged_run_eager(p->x.staged, is_eager(r, n));
     p->plan.number = rig->number++;
     p->plan.inactive_percent = n % 4 == 1 ? 100 : n % 4 == 2 ? 30 : 0;
     afdep_exchanger_prepare_first(&p->x, &p->plan); /* fills the tensors; its argument structs are replaced */
@@ -93,7 +100,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
     }
     int ready = 1;
     for (int i = 0; i < r->pairs && ready; i++)
-        ready = make_pair(&rig, &pairs[i], i) == 0;
+        ready = make_pair(&rig, r, &pairs[i], i) == 0;
     if (!ready)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for the tensors of a recording");
     afdep_rig_settle(&rig);
@@ -104,7 +111,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
                 break;
             }
             outcome->exchanges++;
-            outcome->graph_exchanges++;
+            outcome->graph_exchanges += !is_eager(r, n + i);
         }
     afdep_rig_settle(&rig);
     for (int i = 0; i < r->pairs; i++)

@@ -65,8 +65,9 @@ static void run_soak(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
 
 const afdep_case_t afdep_cases_full[] = {
     { "soak", AFDEP_SUITE_FULL, run_soak, &(const soak_t){ 50, 2000 }, 0, NULL },
-    { "recorded_soak", AFDEP_SUITE_FULL, afdep_run_replays, &(const afdep_replays_t){ 280, 26, 0, 0 }, 0, NULL },
-    { "recorded_delayed", AFDEP_SUITE_FULL, afdep_run_replays, &(const afdep_replays_t){ 28, 26, 1, 1 }, 0, NULL },
+    { "recorded_soak", AFDEP_SUITE_FULL, afdep_run_replays, &(const afdep_replays_t){ .replays = 280, .pairs = 26 }, 0, NULL },
+    { "recorded_delayed", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 28, .pairs = 26, .delay_replies = 1, .delay_dispatches = 1 }, 0, NULL },
     { "kills_across_domains", AFDEP_SUITE_FULL, afdep_run_kills,
       &(const afdep_kill_t){ 2, 4, 2, 350, -1, AFDEP_KILL_EXCHANGING }, 1, "kill" },
     { "kills_in_one_domain", AFDEP_SUITE_FULL, afdep_run_kills,
