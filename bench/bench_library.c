@@ -120,6 +120,10 @@ const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *pla
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return &afdep_bench_alltoallv;
 #endif
+#ifdef AFDEP_HAVE_NCCL
+    if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
+        return &afdep_bench_nccl_p2p;
+#endif
     if (plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)
         return NULL;
     return plan->common.backend ? &afdep_bench_cuda : &afdep_bench_library;

@@ -147,17 +147,27 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
         return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
     if (plan->protocol == AFDEP_BENCH_M2N)
         return afdep_why(why, why_size, "--protocol: m2n: the symmetric M2N baseline is not built yet");
-    if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
-        return afdep_why(why, why_size, "--protocol: nccl-p2p: the NCCL baseline is not built yet");
-    if (plan->protocol != AFDEP_BENCH_ALLTOALLV)
+    if (plan->protocol != AFDEP_BENCH_ALLTOALLV && plan->protocol != AFDEP_BENCH_NCCL_P2P)
         return 0;
+    const char *name = plan->protocol == AFDEP_BENCH_ALLTOALLV ? "alltoallv" : "nccl-p2p";
+    if (plan->protocol == AFDEP_BENCH_NCCL_P2P) {
+#ifndef AFDEP_HAVE_NCCL
+        return afdep_why(why, why_size, "--protocol: nccl-p2p: this build has no NCCL");
+#endif
+        if (plan->common.backend != 1)
+            return afdep_why(why, why_size, "--protocol: nccl-p2p: --backend cuda is wanted with it");
+        if (plan->common.fabric && strcmp(plan->common.fabric, "nccl") != 0)
+            return afdep_why(why, why_size, "--fabric: %s: nccl-p2p runs on nccl", plan->common.fabric);
+    } else if (plan->common.backend == 1) {
+        return afdep_why(why, why_size, "--protocol: alltoallv: it runs on the host backend");
+    }
     for (int i = 0; i < 3; i++)
         if (w->toggles_given[i])
-            return afdep_why(why, why_size, "--protocol: alltoallv has no toggles to set");
+            return afdep_why(why, why_size, "--protocol: %s has no toggles to set", name);
     if (w->fault)
-        return afdep_why(why, why_size, "--fault: %s: alltoallv has no fabric to inject faults into", w->fault);
+        return afdep_why(why, why_size, "--fault: %s: %s has no fabric to inject faults into", w->fault, name);
     if (plan->in_flight > 1)
-        return afdep_why(why, why_size, "--in-flight: %d: alltoallv has one exchange at a time", plan->in_flight);
+        return afdep_why(why, why_size, "--in-flight: %d: %s has one exchange at a time", plan->in_flight, name);
     return 0;
 }
 
