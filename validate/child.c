@@ -19,9 +19,12 @@
 #include <unistd.h>
 
 #include "validate/exchanger.h"
+#include "validate/staged.h"
 
 #define CHILD_WORD "--child-of-afdep-validate"
 #define CHILD_TIMEOUT_MS 5000 /* of the library's waits: a dead rank must be named well before */
+#define GPU_TIMEOUT_MS 2000 /* there a kernel notices nothing before its deadline */
+#define OPEN_MS 20000
 #define CHILD_RANKS_MOST 32
 
 extern char **environ;
@@ -132,22 +135,31 @@ static afdep_scenario_t child_scenario(int ffn, int attention, int per_domain)
 }
 
 /* Exchanges until an error, which is this rank's report: "STATUS: sentence". */
-static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t *scenario)
+static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t *scenario, const char *backend,
+                              const char *fabric)
 {
     afdep_config_t config = afdep_exchanger_config(scenario);
     afdep_buffer_t *buffer = NULL;
     afdep_exchanger_t x;
     int tokens[CHILD_RANKS_MOST];
     config.timeout_ms = CHILD_TIMEOUT_MS;
+    config.backend = backend;
+    config.fabric = fabric;
+    if (strcmp(backend, "cuda") == 0) {
+        config.timeout_ms = GPU_TIMEOUT_MS;
+        afdep_staged_use_device(group->rank);
+    }
     afdep_status_t status = afdep_buffer_open(group, &config, &buffer);
     if (status != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(status), afdep_last_error());
         return;
     }
+    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0) {
+        printf("no tensors: %s\n", x.why);
+        return;
+    }
     printf("open\n");
     fflush(stdout);
-    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0)
-        return;
     for (uint64_t n = 0; status == AFDEP_OK; n++) {
         for (int a = 0; a < scenario->attention_ranks; a++)
             tokens[a] = (a + (int)(n % 7)) % 5;
@@ -163,9 +175,10 @@ static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t
 
 int afdep_child_main(int argc, char **argv, int *status)
 {
-    if (argc != 8 || strcmp(argv[1], CHILD_WORD) != 0)
+    if (argc != 10 || strcmp(argv[1], CHILD_WORD) != 0)
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
+    afdep_staged_begin(0);
     afdep_scenario_t scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
     afdep_tcp_t tcp = AFDEP_TCP_INIT;
     afdep_group_t group;
@@ -179,7 +192,7 @@ int afdep_child_main(int argc, char **argv, int *status)
     if (made != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
     } else {
-        exchange_for_ever(&group, &scenario);
+        exchange_for_ever(&group, &scenario, argv[8], argv[9]);
         afdep_group_destroy(&group);
     }
     fflush(stdout);
@@ -216,7 +229,7 @@ static int free_port(void)
     return port;
 }
 
-static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
+static int start_world(child_world_t *w, const afdep_validation_t *v, const afdep_kill_t *k, uint64_t random)
 {
     char port[16], ffn[16], attention[16], per_domain[16], token[64];
     snprintf(port, sizeof(port), "%d", free_port());
@@ -229,7 +242,8 @@ static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
     for (int r = 0; r < w->size; r++) {
         char rank[16];
         snprintf(rank, sizeof(rank), "%d", r);
-        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, token, NULL };
+        const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank,  port,       ffn,       attention,
+                                     per_domain,       token,      v->backend, v->fabric, NULL };
         w->pids[r] = start(argv, &w->out[r]);
         if (w->pids[r] < 0)
             return -1;
@@ -251,7 +265,7 @@ static void end_world(child_world_t *w)
 /* Waits until every rank says that it is open. */
 static int wait_open(child_world_t *w)
 {
-    int64_t deadline = now_ms() + 2 * CHILD_TIMEOUT_MS;
+    int64_t deadline = now_ms() + OPEN_MS;
     for (int r = 0; r < w->size; r++) {
         char line[8] = "";
         for (size_t n = 0; n < 5;) {
@@ -294,10 +308,10 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
     }
 }
 
-static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *outcome)
+static void run_kill(const afdep_validation_t *v, const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *outcome)
 {
     child_world_t w;
-    if (start_world(&w, k, *state) != 0) {
+    if (start_world(&w, v, k, *state) != 0) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "a child world could not be started: %s", strerror(errno));
         end_world(&w);
         return;
@@ -371,7 +385,7 @@ void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
     char before[NAMES_MOST][NAME_BYTES], left[NAME_BYTES];
     int count = list_segments(before);
     for (int n = 0; n < k->points && outcome->verdict == AFDEP_PASSED; n++)
-        run_kill(k, &state, outcome);
+        run_kill(v, k, &state, outcome);
     if (k->phase == AFDEP_KILL_EXCHANGING && outcome->verdict == AFDEP_PASSED && find_left(before, count, left))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s was left in /dev/shm", left);
 }

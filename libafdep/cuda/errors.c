@@ -31,7 +31,7 @@ static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
         snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", slot %d", r->piece);
 }
 
-static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
+static afdep_status_t fail_peer(const afdep_cuda_record_t *r)
 {
     afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(r->seen);
     int culprit = (int)afdep_word_low(r->seen) - 1;
@@ -40,7 +40,6 @@ static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t
     if (culprit >= 0)
         return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s about rank %d", r->peer, afdep_status_string(status),
                           culprit);
-    (void)c;
     return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s", r->peer, afdep_status_string(status));
 }
 
@@ -55,9 +54,9 @@ static afdep_status_t fail_late(const afdep_cuda_t *c, const afdep_cuda_record_t
             snprintf(verdict, sizeof(verdict), "rank %d is dead", peer);
             status = AFDEP_ERR_PEER;
         }
-    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s waited for %s of rank %d, which holds 0x%llx", verdict,
-                      c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
-                      (unsigned long long)r->seen);
+    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s waited for %s of rank %d, which holds 0x%llx in place of "
+                      "0x%llx", verdict, c->rank, call_name(r->call), (unsigned long long)r->exchange, place,
+                      word_name(r->word), r->peer, (unsigned long long)r->seen, (unsigned long long)r->expected);
 }
 
 static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
@@ -65,7 +64,7 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
     char place[64];
     place_of(r, place, sizeof(place));
     if (r->word == AFDEP_CUDA_WORD_FAILURE)
-        return fail_peer(c, r);
+        return fail_peer(r);
     if (r->status == (uint32_t)-AFDEP_ERR_TIMEOUT)
         return fail_late(c, r, place);
     if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
