@@ -40,13 +40,13 @@ static void name_toggles(const afdep_bench_path_info_t *info, char *name)
 void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name[AFDEP_BENCH_ARM_NAME_MAX])
 {
     const afdep_bench_path_info_t *info = &rank->info;
-    int baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV;
+    int baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV || rank->plan->protocol == AFDEP_BENCH_NCCL_P2P;
     if (baseline)
-        snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "alltoallv");
+        snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "%s", info->protocol);
     else
         name_toggles(info, name);
     arm->name = name;
-    arm->protocol = baseline                                                           ? "alltoallv"
+    arm->protocol = baseline                                                           ? info->protocol
                     : info->stagger || info->sparse_dispatch || info->sparse_combine ? "sparse"
                                                                                        : "dense";
     arm->stagger = info->stagger;

@@ -379,6 +379,15 @@ static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size
     return -1;
 }
 
+/* What only the launched world and the machine decide. */
+static int check_run(const plan_t *plan, int size, int rank, char *why, size_t why_size)
+{
+    if (check_size(plan, size, why, why_size) != 0 || check_backend(plan, why, why_size) != 0 ||
+        check_fabric(plan, size, why, why_size) != 0)
+        return -1;
+    return plan->common.json && rank == 0 ? afdep_record_probe(plan->common.json, why, why_size) : 0;
+}
+
 static void write_log(void *context, afdep_log_level_t level, const char *line)
 {
     (void)context, (void)level;
@@ -403,9 +412,7 @@ int main(int argc, char **argv)
     int status = 2, asked = parse(&plan, argc, argv, rank == 0, why, sizeof(why));
     if (plan.common.log > AFDEP_LOG_ERROR)
         afdep_log_set(write_log, NULL, (afdep_log_level_t)plan.common.log);
-    if (asked == 0 && !plan.list &&
-        (check_size(&plan, size, why, sizeof(why)) != 0 || check_backend(&plan, why, sizeof(why)) != 0 || check_fabric(&plan, size, why, sizeof(why)) != 0 ||
-         (plan.common.json && rank == 0 && afdep_record_probe(plan.common.json, why, sizeof(why)) != 0)))
+    if (asked == 0 && !plan.list && check_run(&plan, size, rank, why, sizeof(why)) != 0)
         asked = -1;
     asked = afdep_world_agree(argc, argv, asked, why, sizeof(why));
     if (asked == 1)

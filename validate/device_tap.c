@@ -89,8 +89,9 @@ uint64_t afdep_tap_answer(const afdep_tap_t *tap, int ffn_rank)
 
 static int copy(afdep_tap_t *tap, void *to, const void *from, uint64_t bytes)
 {
-    return bytes && (afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, tap->fabric->stream), "the segment") ||
-                     afdep_gpu_finish(tap->fabric->stream));
+    cudaStream_t stream = tap->fabric->stream;
+    return bytes && (afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "the segment") ||
+                     afdep_gpu_finish(stream));
 }
 
 int afdep_tap_take(afdep_tap_t *tap)

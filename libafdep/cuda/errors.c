@@ -21,6 +21,7 @@ static const char *word_name(uint32_t word)
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 
+/* What the record's piece is of depends on the word: a choice has a slot, a row pieces. */
 static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
 {
     int used = 0;
@@ -28,7 +29,7 @@ static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
     if (r->piece >= 0)
-        snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", slot %d", r->piece);
+        snprintf(text + used, size - (size_t)used, r->word == AFDEP_CUDA_WORD_ROUTE ? ", slot %d" : ", piece %d", r->piece);
 }
 
 static afdep_status_t fail_peer(const afdep_cuda_record_t *r)
