@@ -205,6 +205,8 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
     const device_fault_t *f = r->f;
     ended_t all[AFDEP_RIG_SOURCES], mine = { r->status, 0 };
     int size = r->v->world->size, fatal = 0, says = 0;
+    /* The rank that met the fault says what it was (or, where one stopped, any that waited for it); the others, in step
+       behind it, have only heard. */
     mine.says = r->status == f->status && (!f->says || strstr(r->why, f->says));
     afdep_world_allgather(r->v->world, &mine, all, sizeof(mine));
     for (int rank = 0; rank < size; rank++) {
@@ -217,6 +219,9 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
         afdep_outcome_set(outcome, AFDEP_FAILED, "was not absorbed: %s: %s", afdep_status_string(r->status), r->why);
     else if (f->status != AFDEP_OK && fatal < size)
         afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told", fatal, size);
+    else if (f->status != AFDEP_OK && r->status != AFDEP_ERR_PEER && (f->deed == STOPPED ? r->acts : !r->acts))
+        afdep_outcome_set(outcome, AFDEP_FAILED, "a rank that only heard of it says %s: %s", afdep_status_string(r->status),
+                          r->why);
     else if (f->status != AFDEP_OK && !says)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no rank says %s with \"%s\"; this one says %s: %s",
                           afdep_status_string(f->status), f->says, afdep_status_string(r->status), r->why);
