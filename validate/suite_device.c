@@ -309,6 +309,11 @@ static void run_device_fault(const afdep_validation_t *v, const afdep_case_t *c,
     afdep_validation_t faulty = *v;
     afdep_world_t world = *v->world;
     afdep_rig_plan_t plan = { .capacity = 8 };
+    if (v->scenario->ranks_per_domain != afdep_scenario_ranks(v->scenario)) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "across domains the words stand elsewhere");
+        free(r);
+        return;
+    }
     if (!r || afdep_world_group(v->world, &world.group) != 0) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory, or no group: %s", afdep_last_error());
         free(r);
