@@ -156,8 +156,8 @@ static afdep_status_t p2p_open(afdep_world_t *world, const afdep_bench_plan_t *p
     afdep_status_t status = gather(b, world, make(b, plan, world->rank, bucket));
     int left = 0;
     if (status == AFDEP_OK) {
-        afdep_patience_call_t call = { connect_ranks, b, NULL, plan->common.timeout_ms ? plan->common.timeout_ms : 60000,
-                                       "making the NCCL communicator" };
+        int timeout_ms = plan->common.timeout_ms ? plan->common.timeout_ms : 60000;
+        afdep_patience_call_t call = { connect_ranks, b, NULL, timeout_ms, "making the NCCL communicator" };
         status = gather(b, world, afdep_call_with_patience(&call, &left));
     }
     if (status == AFDEP_OK)
@@ -169,7 +169,8 @@ static afdep_status_t p2p_open(afdep_world_t *world, const afdep_bench_plan_t *p
 
 static void p2p_info(afdep_bench_path_t *path, afdep_bench_path_info_t *info)
 {
-    *info = (afdep_bench_path_info_t){ .protocol = "nccl-p2p", .backend = "cuda", .fabric = "nccl", .graph = of(path)->graphs };
+    *info = (afdep_bench_path_info_t){ .protocol = "nccl-p2p", .backend = "cuda", .fabric = "nccl" };
+    info->graph = of(path)->graphs;
 }
 
 static afdep_status_t p2p_close(afdep_bench_path_t *path)
@@ -235,7 +236,8 @@ static afdep_status_t move_counts(nccl_p2p_t *b)
                                    : move(b, !b->ffn, (unsigned char *)b->counts, places, ones, sizeof(int));
     if (status == AFDEP_OK && b->ffn) {
         memset(a->recv_counts, 0, bytes);
-        failed = copy(b, a->recv_counts + a->ffn_ranks, b->counts + a->ffn_ranks, bytes - (size_t)a->ffn_ranks * sizeof(int));
+        failed = copy(b, a->recv_counts + a->ffn_ranks, b->counts + a->ffn_ranks,
+                      bytes - (size_t)a->ffn_ranks * sizeof(int));
     }
     if (status == AFDEP_OK && (failed || afdep_gpu_finish(b->stream)))
         status = AFDEP_ERR_SYSTEM;

@@ -67,7 +67,8 @@ static int finish(afdep_staged_t *s)
 
 static int make(void *slot, int64_t count, size_t size)
 {
-    return afdep_gpu_failed(cudaMalloc((void **)slot, (size_t)(count > 0 ? count : 1) * size), "no device memory for a tensor");
+    size_t bytes = (size_t)(count > 0 ? count : 1) * size;
+    return afdep_gpu_failed(cudaMalloc((void **)slot, bytes), "no device memory for a tensor");
 }
 
 static int make_source(afdep_staged_t *s, int64_t tokens)

@@ -130,7 +130,7 @@ static int act(run_t *r, afdep_tap_later_t **later)
     return *later ? 0 : -1;
 }
 
-/* ---- Exchanges in step -------------------------------------------------------------------------------------------- */
+/* ---- Exchanges in step ---------------------------------------------------------------------------------------- */
 
 /* One call of this rank: its deed where it is the one, then the call. */
 static void call(run_t *r, afdep_exchange_plan_t *plan, moment_t moment, int n)
@@ -237,8 +237,8 @@ static void judge_poisoned(run_t *r, afdep_outcome_t *outcome)
     afdep_status_t status = afdep_buffer_error(r->rig.buffer);
     snprintf(first, sizeof(first), "%s", afdep_last_error());
     if (status != r->status)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "afterwards afdep_buffer_error says %s, not %s", afdep_status_string(status),
-                          afdep_status_string(r->status));
+        afdep_outcome_set(outcome, AFDEP_FAILED, "afterwards afdep_buffer_error says %s, not %s",
+                          afdep_status_string(status), afdep_status_string(r->status));
     afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
     int64_t start = now_ms();
     status = afdep_exchanger_first(&r->rig.x[0], &plan);
@@ -372,7 +372,8 @@ static void check_route(run_t *r, afdep_exchange_plan_t *plan, int repeated, int
     char place[64];
     snprintf(place, sizeof(place), "token %d, slot %d", token, slot);
     if (status != (bad ? AFDEP_ERR_ROUTE : AFDEP_OK))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "after exchange %d afdep_buffer_error says %s", n, afdep_status_string(status));
+        afdep_outcome_set(outcome, AFDEP_FAILED, "after exchange %d afdep_buffer_error says %s", n,
+                          afdep_status_string(status));
     else if (bad && (!strstr(afdep_last_error(), place) || !strstr(afdep_last_error(), repeated ? "repeated" : "outside")))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s is not in: %s", place, afdep_last_error());
 }
@@ -446,7 +447,9 @@ static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *
 
 #define FAULT(m, d, ...)                                                                                              \
     AFDEP_SUITE_FAULTS, run_device_fault, &(const device_fault_t){ .moment = m, .deed = d, __VA_ARGS__ }, 0
-#define KILL(suite, ...) suite, afdep_run_kills, &(const afdep_kill_t){ __VA_ARGS__ }, 1, "kill"
+#define LATE(words) .status = AFDEP_ERR_TIMEOUT, .says = words
+#define WRONG(words) .status = AFDEP_ERR_PROTOCOL, .says = words
+#define KILL(...) AFDEP_SUITE_FAULTS, afdep_run_kills, &(const afdep_kill_t){ __VA_ARGS__ }, 1, "kill"
 static const int outside = 0, repeated = 1;
 
 const afdep_case_t afdep_cases_device_faults[] = {
@@ -462,31 +465,31 @@ const afdep_case_t afdep_cases_device_faults[] = {
     { "delayed_route_word", FAULT(BEFORE_RECEIVE, LATE_WORD), "delay: a route word, 100 ms" },
     { "delayed_answer", FAULT(BEFORE_DISPATCH, LATE_WORD), "delay: an answer, 100 ms" },
     { "duplicated_route_word", FAULT(BEFORE_RECEIVE, SAME_WORD), "duplicate: a route word" },
-    { "stopped_source", FAULT(BEFORE_DISPATCH, STOPPED, .status = AFDEP_ERR_TIMEOUT, .says = "waited for the route word of rank"),
+    { "stopped_source", FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank")),
       "stall: a source, exchange 4" },
-    { "stopped_worker", FAULT(BEFORE_RECEIVE, STOPPED, .status = AFDEP_ERR_TIMEOUT, .says = "of rank 0, which holds"),
+    { "stopped_worker", FAULT(BEFORE_RECEIVE, STOPPED, LATE("of rank 0, which holds")),
       "stall: a worker, exchange 4" },
     { "stopped_source_replayed",
-      FAULT(BEFORE_DISPATCH, STOPPED, .status = AFDEP_ERR_TIMEOUT, .says = "waited for the route word of rank", .recorded = 1),
+      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .recorded = 1),
       "stall: a source, exchange 4, all calls replayed" },
     { "dropped_route_word",
-      FAULT(BEFORE_RECEIVE, OLD_WORD, .status = AFDEP_ERR_TIMEOUT, .says = "token 1, slot 0 waited for the route word of rank"),
+      FAULT(BEFORE_RECEIVE, OLD_WORD, LATE("token 1, slot 0 waited for the route word of rank")),
       "drop: a route word, exchange 4" },
-    { "dropped_rows", FAULT(BEFORE_RECEIVE, OLD_ROWS, .status = AFDEP_ERR_TIMEOUT, .says = "in worker_receive of exchange 4"),
+    { "dropped_rows", FAULT(BEFORE_RECEIVE, OLD_ROWS, LATE("in worker_receive of exchange 4")),
       "drop: all rows to a worker, exchange 4" },
-    { "dropped_replies", FAULT(BEFORE_COLLECT, OLD_ROWS, .status = AFDEP_ERR_TIMEOUT, .says = "in source_collect of exchange 4"),
+    { "dropped_replies", FAULT(BEFORE_COLLECT, OLD_ROWS, LATE("in source_collect of exchange 4")),
       "drop: all replies to a source, exchange 4" },
     { "dropped_answer",
-      FAULT(BEFORE_DISPATCH, OLD_WORD, .status = AFDEP_ERR_TIMEOUT, .says = "waited for the answer to an earlier exchange of rank 0"),
+      FAULT(BEFORE_DISPATCH, OLD_WORD, LATE("waited for the answer to an earlier exchange of rank 0")),
       "drop: an answer, exchange 3" },
     { "corrupted_route_word",
-      FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 40, .status = AFDEP_ERR_PROTOCOL, .says = "token 1, slot 0: the route word of rank"),
+      FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 40, WRONG("token 1, slot 0: the route word of rank")),
       "corrupt: bit 40 of a route word, exchange 4" },
-    { "corrupted_bucket", FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 25, .status = AFDEP_ERR_PROTOCOL, .says = "bucket"),
+    { "corrupted_bucket", FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 25, WRONG("bucket")),
       "corrupt: bit 25 of a route word, exchange 4" },
-    { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, .status = AFDEP_ERR_PROTOCOL, .says = "bucket"),
+    { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, WRONG("bucket")),
       "a worker's bucket is smaller" },
-    { "killed_attention_rank", KILL(AFDEP_SUITE_FAULTS, 1, 1, 2, 1, 1, AFDEP_KILL_EXCHANGING) },
-    { "killed_ffn_rank", KILL(AFDEP_SUITE_FAULTS, 1, 1, 2, 1, 0, AFDEP_KILL_EXCHANGING) },
+    { "killed_attention_rank", KILL(1, 1, 2, 1, 1, AFDEP_KILL_EXCHANGING) },
+    { "killed_ffn_rank", KILL(1, 1, 2, 1, 0, AFDEP_KILL_EXCHANGING) },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };

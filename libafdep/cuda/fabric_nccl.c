@@ -86,9 +86,9 @@ static afdep_status_t connect_ranks(void *context)
         status = check(n, n->api->window_register(n->comm, n->memory, n->bytes, &n->window, NCCL_WIN_COLL_SYMMETRIC),
                        "nccl fabric: ncclCommWindowRegister");
     if (status == AFDEP_OK && !n->window)
-        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "nccl fabric: ncclCommWindowRegister gave no window: this communicator has "
-                            "no symmetric memory (direct access between all GPUs is wanted, and neither NCCL_CUMEM_ENABLE=0 "
-                            "nor NCCL_WIN_ENABLE=0)");
+        status = afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                            "nccl fabric: ncclCommWindowRegister gave no window: this communicator has no symmetric memory "
+                            "(direct access between all GPUs is wanted, and neither NCCL_CUMEM_ENABLE=0 nor NCCL_WIN_ENABLE=0)");
     return status;
 }
 
@@ -135,8 +135,9 @@ static afdep_status_t check_devices(nccl_fabric_t *n)
     for (int r = 0; r < f->size; r++) {
         f->same_device[r] = memcmp(n->claims[r].uuid, n->claims[f->rank].uuid, sizeof(n->claims[r].uuid)) == 0;
         if (r != f->rank && f->same_device[r] && !allowed)
-            return afdep_fail(AFDEP_ERR_UNSUPPORTED, "nccl fabric: rank %d and rank %d are on one GPU: NCCL takes one rank per "
-                              "GPU (from 2.30 on more, with NCCL_MULTI_RANK_GPU_ENABLE=1); fabric \"peer\" takes any number",
+            return afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                              "nccl fabric: rank %d and rank %d are on one GPU: NCCL takes one rank per GPU (from 2.30 on more, "
+                              "with NCCL_MULTI_RANK_GPU_ENABLE=1); fabric \"peer\" takes any number",
                               f->rank < r ? f->rank : r, f->rank < r ? r : f->rank);
     }
     return AFDEP_OK;

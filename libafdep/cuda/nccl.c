@@ -35,11 +35,12 @@ static void check_version(void)
         snprintf(refusal, sizeof(refusal), "libnccl.so.2 does not tell its version");
         return;
     }
+    const char *wanted = NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? "that very version" : "that version or newer";
     write_version(header, sizeof(header), NCCL_VERSION_CODE);
     write_version(runtime, sizeof(runtime), code);
     if (!afdep_nccl_fits(NCCL_VERSION_CODE, code))
         snprintf(refusal, sizeof(refusal), "built with the header of NCCL %s, and libnccl.so.2 is NCCL %s: %s is wanted",
-                 header, runtime, NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? "that very version" : "that version or newer");
+                 header, runtime, wanted);
 }
 
 #define FIND(member, name)                                                                  \
