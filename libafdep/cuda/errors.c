@@ -17,7 +17,9 @@ static const char *call_name(uint32_t call)
 static const char *word_name(uint32_t word)
 {
     static const char *const names[] = { "the answer to an earlier exchange", "the route word", "the row word",
-                                         "the position of a row",            "the combine word", "the failure word" };
+                                         "the position of a row",            "the combine word", "the failure word",
+                                         "the done witness of an earlier exchange", "the count word", "the finish tail",
+                                         "the forward word",                 "the reply word",   "the combine tail" };
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 
@@ -28,7 +30,9 @@ static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
     text[0] = '\0';
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
-    if (r->piece >= 0)
+    if (r->piece >= 0 && r->word >= AFDEP_CUDA_WORD_WITNESS)
+        snprintf(text + used, size - (size_t)used, ", channel %d", r->piece);
+    else if (r->piece >= 0)
         snprintf(text + used, size - (size_t)used, r->word == AFDEP_CUDA_WORD_ROUTE ? ", slot %d" : ", piece %d", r->piece);
 }
 
@@ -73,6 +77,20 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
                           "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "
                           "an exchange must be given the same bucket", c->rank, call_name(r->call),
                           (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected);
+    if (r->word == AFDEP_CUDA_WORD_TAG)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu%s: a row of rank %d is not there: its place holds exchange %u, token %u",
+                          c->rank, call_name(r->call), (unsigned long long)r->exchange, place, r->peer,
+                          afdep_word_high(r->seen), afdep_word_low(r->seen));
+    if (r->word == AFDEP_CUDA_WORD_ROWS)
+        return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: rank %d sent %llu rows, %llu are there", c->rank,
+                          call_name(r->call), (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected,
+                          (unsigned long long)r->seen);
+    if (r->word == AFDEP_CUDA_WORD_BUCKET)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu%s: rank %d sent %u tokens, more than the bucket here: all ranks of an "
+                          "exchange must be given the same bucket", c->rank, call_name(r->call),
+                          (unsigned long long)r->exchange, place, r->peer, afdep_word_low(r->seen));
     return afdep_fail((afdep_status_t)-(int)r->status, "rank %d in %s of exchange %llu%s: %s of rank %d holds 0x%016llx",
                       c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
                       (unsigned long long)r->seen);
