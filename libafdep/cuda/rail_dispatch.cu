@@ -55,29 +55,56 @@ static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cu
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
 
+#define HEAD 4 /* 16-byte words of a row that a lane has on their way at once */
+
+/* A lane's part of the first HEAD * 512 bytes of a token's row, its weight and its scale: what can be asked for before it is
+   known where it goes, and whether it may. */
+typedef struct head {
+    uint4 v[HEAD];
+    float weight, scale;
+} head_t;
+
+static __device__ __forceinline__ void load_words(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, int token,
+                                                  uint32_t base, uint4 *v)
+{
+    const unsigned char *from = (const unsigned char *)d.x + (uint64_t)token * r.layout.row.payload_bytes;
+    uint32_t at = base + afdep_lane() * 16u;
+#pragma unroll
+    for (int i = 0; i < HEAD; i++)
+        if (at + (uint32_t)i * 512u < r.layout.row.payload_bytes)
+            v[i] = __ldg((const uint4 *)(from + at + i * 512));
+}
+
+static __device__ __forceinline__ head_t load_head(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, int token)
+{
+    head_t head;
+    int lane = (int)afdep_lane(), k = r.c.shape.top_k, blocks = (int)r.layout.row.scale_bytes / 4;
+    load_words(r, d, token, 0, head.v);
+    head.weight = lane < k ? d.weights[(int64_t)token * k + lane] : 0;
+    head.scale = lane < blocks ? d.x_scale[token * d.scale_token_stride + lane * d.scale_block_stride] : 0;
+    return head;
+}
+
 /* Builds a token's row at the places of the lanes in `domains` (a lane is an FFN domain). */
 static __device__ void build_row(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
-                                 int choice, uint32_t domains, unsigned char *place)
+                                 int choice, uint32_t domains, unsigned char *place, const head_t &head)
 {
-    const int at_once = 4;
     const afdep_shape_t &s = r.c.shape;
     const afdep_row_format_t &f = r.layout.row;
     uint32_t lane = afdep_lane();
-    const unsigned char *from = (const unsigned char *)d.x + (uint64_t)token * f.payload_bytes;
     int blocks = (int)f.scale_bytes / 4;
-    float weight = (int)lane < s.top_k ? d.weights[(int64_t)token * s.top_k + lane] : 0;
-    float scale = (int)lane < blocks ? d.x_scale[token * d.scale_token_stride + lane * d.scale_block_stride] : 0;
-    for (uint32_t base = 0; base < f.payload_bytes; base += 512u * at_once) {
-        uint4 v[at_once];
-        uint32_t at = base + lane * 16u;
+    uint4 v[HEAD];
 #pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (at + (uint32_t)i * 512u < f.payload_bytes)
-                v[i] = __ldg((const uint4 *)(from + at + i * 512));
+    for (int i = 0; i < HEAD; i++)
+        v[i] = head.v[i];
+    for (uint32_t base = 0; base < f.payload_bytes; base += 512u * HEAD) {
+        uint32_t at = base + lane * 16u;
+        if (base > 0)
+            load_words(r, d, token, base, v);
         for (uint32_t left = domains; left; left &= left - 1) {
             unsigned char *to = (unsigned char *)__shfl_sync(AFDEP_FULL, (unsigned long long)place, __ffs((int)left) - 1);
 #pragma unroll
-            for (int i = 0; i < at_once; i++)
+            for (int i = 0; i < HEAD; i++)
                 if (at + (uint32_t)i * 512u < f.payload_bytes)
                     afdep_store16(to + at + i * 512, v[i]);
         }
@@ -85,14 +112,14 @@ static __device__ void build_row(const afdep_rail_rank_t &r, const afdep_cuda_di
     for (uint32_t left = domains; left; left &= left - 1) {
         unsigned char *to = (unsigned char *)__shfl_sync(AFDEP_FULL, (unsigned long long)place, __ffs((int)left) - 1);
         if ((int)lane < blocks)
-            ((float *)(to + f.scale_offset))[lane] = scale;
+            ((float *)(to + f.scale_offset))[lane] = head.scale;
         for (int b = (int)lane + AFDEP_WARP; b < blocks; b += AFDEP_WARP)
             ((float *)(to + f.scale_offset))[b] = d.x_scale[token * d.scale_token_stride + b * d.scale_block_stride];
         if (lane == 0)
             *(uint4 *)(to + f.tag_offset) = make_uint4((uint32_t)exchange, (uint32_t)token, (uint32_t)r.c.rank, 0);
         if ((int)lane < s.top_k) {
             ((int32_t *)(to + f.ids_offset))[lane] = choice;
-            ((float *)(to + f.weights_offset))[lane] = weight;
+            ((float *)(to + f.weights_offset))[lane] = head.weight;
         }
     }
 }
@@ -105,7 +132,7 @@ typedef struct lane_state {
 
 /* Sends one token's row to the FFN domains in `domains`. */
 static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int channel,
-                                 int token, int choice, uint32_t domains, lane_state_t &l)
+                                 int token, int choice, uint32_t domains, const head_t &head, lane_state_t &l)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -117,7 +144,7 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
     uint32_t staged = __ballot_sync(AFDEP_FULL, mine && !place);
     if (mine && !place)
         place = r.staging + ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * r.layout.row.stride;
-    build_row(r, d, exchange, token, choice, (domains & ~staged) | (staged & (0u - staged)), place); /* staged once for all */
+    build_row(r, d, exchange, token, choice, (domains & ~staged) | (staged & (0u - staged)), place, head); /* staged once for all */
     uint64_t word = plane + afdep_at_finish_tail(&r.layout.ffn, &s, r.source_domain, channel);
     for (uint32_t left = domains; left; left &= left - 1) {
         int to = __ffs((int)left) - 1;
@@ -144,6 +171,9 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     uint64_t at = afdep_at_target(r, exchange, mine ? m : 0, channel);
     lane_state_t l = { 0, 0, 0, 0 };
     uint64_t awaited = 0;
+    head_t head = {};
+    if (first < d.tokens)
+        head = load_head(r, d, first);
     if (mine) {
         l.tail = r.finish_tails[at];
         awaited = r.combine_tails[at];
@@ -159,9 +189,11 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
         return false;
     for (int token = first; token < d.tokens; token += s.channels) {
-        if (first + s.channels < d.tokens)
+        if (first + s.channels < d.tokens) { /* one of several: the last of them is what is at hand */
             domains = take_token(r, d, token, &choice);
-        put_token(r, d, exchange, channel, token, choice, domains, l);
+            head = load_head(r, d, token);
+        }
+        put_token(r, d, exchange, channel, token, choice, domains, head, l);
     }
     /* A channel that carries no row to a domain still finishes there: in the dense protocol always, in the sparse one when
        it was assigned a token, as the receiver knows from T. */

@@ -8,7 +8,7 @@
  * their domain inboxes; of those for this rank only the header (tag, ids, weights) is set aside, and receive lays them out
  * straight from the rail inbox.
  *
- * The last channel's warp tells each other rank of the domain how many rows came over this rail, zero included. That word
+ * The last CTA that serves channels tells each other rank of the domain how many rows came over this rail, zero included. That word
  * has two entries, by exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange
  * ahead of it; not two, since every receive joins the words of all rails.
  */
@@ -214,10 +214,14 @@ static __device__ void afdep_forward(const afdep_rail_rank_t &r, const afdep_cud
                 return; /* the rank is poisoned: whoever waits for the end of forwarding finds out */
     if (rows > 0)
         atomicAdd(&r.forwarding[afdep_lane()], rows);
-    __syncwarp(); /* all lanes' stores before lane 0's arrival */
+}
+
+/* Behind a barrier of the CTA, by its first warp: one arrival, and so one fence, for all channels that the CTA serves. */
+static __device__ void afdep_end_forward(const afdep_rail_rank_t &r, uint64_t exchange)
+{
     bool last = false;
     if (afdep_lane() == 0)
-        last = afdep_rail_last(r, AFDEP_RAIL_FORWARDED, (uint32_t)min(afdep_channel_warp_count(r), s.channels));
+        last = afdep_rail_last(r, AFDEP_RAIL_FORWARDED, (uint32_t)r.communicating);
     __syncwarp();
     if (__shfl_sync(AFDEP_FULL, last, 0))
         afdep_tell_rails(r, exchange);

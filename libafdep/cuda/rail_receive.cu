@@ -417,8 +417,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_RECEIVE);
     int warp = (int)threadIdx.x / AFDEP_WARP;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
-        if (afdep_channel_warp(r) >= 0 && afdep_channel_warp(r) < r.c.shape.channels)
-            afdep_forward(r, call, exchange);
+        if ((int)blockIdx.x < r.communicating) {
+            if (afdep_channel_warp(r) >= 0)
+                afdep_forward(r, call, exchange);
+            __syncthreads(); /* all that this CTA forwarded before its arrival */
+            if (warp == 0 && !afdep_poisoned(r.c))
+                afdep_end_forward(r, exchange);
+        }
         bool fine = warp != WARPS - 1 || afdep_join(r, exchange, c.arrived);
         if (!__syncthreads_and(fine) || !count(r, call, exchange, c))
             return;

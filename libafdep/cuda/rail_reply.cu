@@ -22,6 +22,43 @@
 #define THREADS AFDEP_RAIL_THREADS
 #define WARPS AFDEP_RAIL_WARPS
 
+/*
+ * COLUMNS 16-byte columns a lane, 512 bytes apart, of the sum of `count` rows (count > 0), as afdep_sum_column(). Few terms
+ * do not keep enough loads on their way by themselves: then those of all columns are. `bytes` are left of the row.
+ */
+template <bool WEIGHTED, int COLUMNS, typename Row, typename Weight>
+static __device__ __forceinline__ void sum_columns(int count, uint32_t bytes, Row row, Weight weight, unsigned char *out)
+{
+    const int few = 8 / COLUMNS;
+    uint32_t lane = afdep_lane() * 16u;
+    if (count > few) {
+#pragma unroll 1
+        for (uint32_t at = lane; at < bytes && at < 512u * COLUMNS; at += 512u)
+            afdep_store16(out + at, afdep_sum_column<WEIGHTED>(count, [&](int j) { return row(j) + at; }, weight));
+        return;
+    }
+    uint4 v[few][COLUMNS];
+#pragma unroll
+    for (int j = 0; j < few; j++)
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (j < count && lane + (uint32_t)i * 512u < bytes)
+                v[j][i] = afdep_load16(row(j) + lane + i * 512);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        if (lane + (uint32_t)i * 512u >= bytes)
+            break;
+        afdep_sum_t sum;
+        afdep_sum_first<WEIGHTED>(sum, v[0][i], weight(0));
+#pragma unroll
+        for (int j = 1; j < few; j++)
+            if (j < count)
+                afdep_sum_add<WEIGHTED>(sum, v[j][i], weight(j));
+        /* One unweighted row passes bit for bit. */
+        afdep_store16(out + lane + i * 512, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
+    }
+}
+
 /* ---- reply: this rank's rows per token --------------------------------------------------------------------------- */
 
 /* A token's rows on this rank, in slot order; one of these per warp. */
@@ -107,12 +144,9 @@ static __device__ void sum_part(const afdep_rail_rank_t &r, const afdep_cuda_rep
     unsigned char *place = partial_place(r, exchange, u);
     uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
     uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
-#pragma unroll 1 /* more warps rather than more registers */
-    for (uint32_t column = afdep_lane() * 16u; column < bytes; column += 512u) {
-        uint4 sum = afdep_sum_column<WEIGHTED>(
-            count, [&](int j) { return terms->row[j] + first + column; }, [&](int j) { return terms->weight[j]; });
-        afdep_store16(place + first + column, sum);
-    }
+    const int columns = 2 * AFDEP_PIECE_SMALL / 512;
+    sum_columns<WEIGHTED, columns>(
+        count, bytes, [&](int j) { return terms->row[j] + first; }, [&](int j) { return terms->weight[j]; }, place + first);
     if (part == 0 && afdep_lane() == 0 && u.rail != r.rail)
         *(uint4 *)(place + r.layout.row.reply_tag_offset) =
             make_uint4((uint32_t)exchange, (uint32_t)u.token, (uint32_t)r.c.rank, 0);
@@ -208,39 +242,13 @@ static __device__ int gather_partials(const afdep_rail_rank_t &r, uint64_t excha
     return __all_sync(AFDEP_FULL, fine) ? __popc(record.rails) : 0;
 }
 
-/* The sum of `count` rows, with several columns on their way at once where the terms are few. */
+/* The sum of `count` rows. */
 static __device__ void sum_partials(const afdep_rail_rank_t &r, int count, const terms_t *terms, unsigned char *place)
 {
-    const int at_once = 4;
-    uint32_t bytes = 2u * (uint32_t)r.c.shape.hidden, lane = afdep_lane() * 16u;
-    if (count > 2) {
-        for (uint32_t column = lane; column < bytes; column += 512u)
-            afdep_store16(place + column, afdep_sum_column<false>(
-                                              count, [&](int j) { return terms->row[j] + column; }, [&](int) { return 1.0f; }));
-        return;
-    }
-    const unsigned char *one = terms->row[0], *two = terms->row[count - 1];
-    for (uint32_t base = lane; base < bytes; base += 512u * at_once) {
-        uint4 v[at_once], w[at_once];
-#pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (base + (uint32_t)i * 512u < bytes) {
-                v[i] = afdep_load16(one + base + i * 512);
-                if (count == 2)
-                    w[i] = afdep_load16(two + base + i * 512);
-            }
-#pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (base + (uint32_t)i * 512u < bytes) {
-                afdep_sum_t sum;
-                if (count == 2) {
-                    afdep_sum_first<false>(sum, v[i], 1.0f);
-                    afdep_sum_add<false>(sum, w[i], 1.0f);
-                    v[i] = afdep_sum_round(sum);
-                }
-                afdep_store16(place + base + i * 512, v[i]);
-            }
-    }
+    const uint32_t columns = 4, bytes = 2u * (uint32_t)r.c.shape.hidden;
+    for (uint32_t base = 0; base < bytes; base += 512u * columns)
+        sum_columns<false, columns>(
+            count, bytes - base, [&](int j) { return terms->row[j] + base; }, [&](int) { return 1.0f; }, place + base);
 }
 
 /* A source on a channel, as a warp serves it. */
