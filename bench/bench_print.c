@@ -55,7 +55,8 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->dtype = rank->fp8 ? "fp8" : "bf16";
     arm->backend = info->backend;
     arm->fabric = info->fabric;
-    arm->emulated = 0;
+    arm->emulated = rank->plan->nic != NULL;
+    arm->nic = rank->plan->nic;
     arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->pinned = rank->plan->pin;
     arm->domains = "declared";
@@ -152,6 +153,8 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
            arm->name, rank->info.protocol, arm->backend, arm->fabric, rank->info.channels, on_off(arm->stagger),
            on_off(arm->sparse_dispatch), on_off(arm->sparse_combine), on_off(arm->graph),
            plan->in_flight);
+    if (plan->nic)
+        printf("# emulated: a NIC is modelled for what crosses domains\n");
     if (plan->faults.faults.count)
         printf("# faults: %s, %d rule%s\n", plan->faults.file, plan->faults.faults.count,
                plan->faults.faults.count == 1 ? "" : "s");

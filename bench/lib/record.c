@@ -118,6 +118,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON_AddItemToObject(json, "domains", afdep_json_string(arm->domains));
     if (arm->pinned)
         cJSON_AddBoolToObject(json, "pinned", 1);
+    if (arm->nic)
+        cJSON_AddItemToObject(json, "nic", cJSON_Duplicate(arm->nic, 1));
     if (arm->fault)
         cJSON_AddItemToObject(json, "fault", cJSON_Duplicate(arm->fault, 1));
     return json;

@@ -109,6 +109,10 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (!afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL))
         return afdep_fail(AFDEP_ERR_CONFIG, "AFDEP_ROW_OPS is \"%s\": this machine has no such row loops",
                           settings->row_ops);
+    int across = settings->shape.protocol == AFDEP_PROTOCOL_DIRECTIONAL && strcmp(settings->backend, "cuda") == 0;
+    if (afdep_nic_modelled(&settings->nic) && (!across || settings->shape.union_buffers))
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains only, and "
+                          "without united buffers");
 #ifdef AFDEP_HAVE_CUDA
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
         return find_device_fabric(group, settings->fabric, fabric);

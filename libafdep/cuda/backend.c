@@ -59,7 +59,7 @@ static uint64_t segment_bytes(const afdep_settings_t *settings, int ffn)
 {
     afdep_device_layout_t layout;
     if (afdep_cuda_across(&settings->shape))
-        return ffn ? settings->layout.ffn_bytes : settings->layout.attention_bytes;
+        return afdep_rail_segment_bytes(settings, ffn);
     return afdep_device_layout_init(&layout, &settings->shape, ffn) ? UINT64_MAX : layout.bytes;
 }
 

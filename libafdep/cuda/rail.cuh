@@ -82,6 +82,34 @@ __device__ __forceinline__ uint64_t afdep_at_source(const afdep_rail_rank_t &r, 
 struct afdep_peer_rail {
     const afdep_rail_rank_t &r;
 
+    /* When a put (`puts`, of that many bytes) or a signal that leaves now has arrived, by the clocks of both NICs: each is
+       busy from when it is free and the message is there. Two atomics a clock, without retries: what the second one returns
+       is at least what the first one set. */
+    __device__ __noinline__ uint64_t charge(int link, int puts, int signals, uint32_t bytes) const
+    {
+        const afdep_rail_nic_t &n = r.nic;
+        uint64_t ps = (uint64_t)signals * n.signal_ps + (uint64_t)bytes * n.byte_ps;
+        uint64_t send = (ps + (uint64_t)puts * n.send_ps + 500u) / 1000u, receive = (ps + (uint64_t)puts * n.receive_ps + 500u) / 1000u;
+        unsigned long long *here = (unsigned long long *)(r.c.base + n.clock), *there = (unsigned long long *)window(link, n.peer_clock);
+        atomicMax(here, (unsigned long long)afdep_now_ns());
+        uint64_t sent = atomicAdd(here, (unsigned long long)send) + send + n.latency_ns;
+        atomicMax(there, (unsigned long long)sent);
+        return atomicAdd(there, (unsigned long long)receive) + receive;
+    }
+
+    /* Where the pair of a signal word stands, behind the planes. */
+    __device__ __forceinline__ static uint64_t arrival(const afdep_rail_rank_t &r, uint64_t word, uint64_t plane_bytes,
+                                                       uint64_t words, uint64_t area)
+    {
+        uint64_t in = word - r.layout.control_bytes, plane = r.c.shape.in_flight == 1 ? 0 : in / plane_bytes;
+        return area + 2u * (plane * words + in - plane * plane_bytes);
+    }
+
+    __device__ __forceinline__ uint64_t plane_bytes(bool ffn) const
+    {
+        return ffn ? r.layout.ffn.bytes : r.layout.attention.bytes;
+    }
+
     __device__ __forceinline__ unsigned char *window(int link, uint64_t offset) const
     {
         unsigned char *segment = link < AFDEP_RAIL_NEAR ? r.links[link] : r.c.segments[afdep_link_rank(r, link)];
@@ -95,6 +123,8 @@ struct afdep_peer_rail {
             afdep_rail_counter_t *counter = &r.counters[afdep_link_rank(r, link)];
             atomicAdd(&counter->puts, 1ull);
             atomicAdd(&counter->put_bytes, (unsigned long long)bytes);
+            if (r.nic.modelled)
+                (void)charge(link, 1, 0, bytes);
         }
     }
 
@@ -116,8 +146,14 @@ struct afdep_peer_rail {
         signal(kind, channel, link, word, old, value);
     }
 
-    __device__ __forceinline__ void say(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t, uint64_t value) const
+    __device__ __forceinline__ void say(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old, uint64_t value) const
     {
+        if (r.nic.modelled) {
+            bool to_ffn = !afdep_is_ffn(&r.c.shape, r.c.rank);
+            uint64_t *pair = (uint64_t *)window(link, arrival(r, word, plane_bytes(to_ffn), r.nic.peer_words, r.nic.peer_arrivals));
+            afdep_signal64(pair, charge(link, 0, 1, 0));
+            afdep_signal64(pair + 1, old);
+        }
         afdep_fence_system();
         afdep_signal64((uint64_t *)window(link, word), value);
         atomicAdd(&r.counters[afdep_link_rank(r, link)].signals[kind], 1ull);
@@ -125,7 +161,14 @@ struct afdep_peer_rail {
 
     __device__ __forceinline__ uint64_t read(uint64_t word) const
     {
-        return afdep_load_acquire64((const uint64_t *)(r.c.base + word));
+        uint64_t value = afdep_load_acquire64((const uint64_t *)(r.c.base + word));
+        if (r.nic.modelled) {
+            const uint64_t *pair = (const uint64_t *)(r.c.base + arrival(r, word, plane_bytes(afdep_is_ffn(&r.c.shape, r.c.rank)),
+                                                                         r.nic.words, r.nic.arrivals));
+            if (afdep_now_ns() < afdep_load_relaxed_system64(pair))
+                return afdep_load_relaxed_system64(pair + 1);
+        }
+        return value;
     }
 };
 
@@ -212,21 +255,26 @@ __device__ __forceinline__ int afdep_channel_warp_count(const afdep_rail_rank_t 
     return r.communicating * r.channel_warps;
 }
 
-/* Copies bytes, a multiple of 16, as a warp; several loads are on their way at once. */
-__device__ __forceinline__ void afdep_warp_copy(unsigned char *to, const unsigned char *from, uint32_t bytes)
+#define AFDEP_AT_ONCE 5 /* 16-byte words of a lane on their way at once: an FP8 row of 2048 with its scales, ids and weights */
+
+/* A warp's loads and stores of AFDEP_AT_ONCE * 512 bytes of a row, from `base` on; `bytes`, of the row, are a multiple of
+   16. */
+__device__ __forceinline__ void afdep_warp_load(uint4 *v, const unsigned char *from, uint32_t base, uint32_t bytes)
 {
-    const int at_once = 5; /* an FP8 row of 2048 with its scales, ids and weights */
-    for (uint32_t base = afdep_lane() * 16u; base < bytes; base += 512u * at_once) {
-        uint4 v[at_once];
+    uint32_t at = base + afdep_lane() * 16u;
 #pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (base + (uint32_t)i * 512u < bytes)
-                v[i] = afdep_load16(from + base + i * 512);
+    for (int i = 0; i < AFDEP_AT_ONCE; i++)
+        if (at + (uint32_t)i * 512u < bytes)
+            v[i] = afdep_load16(from + at + i * 512);
+}
+
+__device__ __forceinline__ void afdep_warp_store(unsigned char *to, const uint4 *v, uint32_t base, uint32_t bytes)
+{
+    uint32_t at = base + afdep_lane() * 16u;
 #pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (base + (uint32_t)i * 512u < bytes)
-                afdep_store16(to + base + i * 512, v[i]);
-    }
+    for (int i = 0; i < AFDEP_AT_ONCE; i++)
+        if (at + (uint32_t)i * 512u < bytes)
+            afdep_store16(to + at + i * 512, v[i]);
 }
 
 #endif

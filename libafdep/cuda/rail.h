@@ -50,12 +50,27 @@ typedef struct afdep_rail_record {
 /* Where warps of a kernel meet: how many have come. */
 typedef enum afdep_rail_meeting { AFDEP_RAIL_FORWARDED, AFDEP_RAIL_SUMMED, AFDEP_RAIL_MEETINGS } afdep_rail_meeting_t;
 
+/*
+ * A modelled NIC of every rank, on a rail that has none: a clock in the segment, behind the planes, which says until when
+ * the NIC is busy, and for each signal word of the planes when the signal arrives and what the word held before. A reader
+ * sees what it held until then.
+ */
+typedef struct afdep_rail_nic {
+    int32_t modelled;
+    uint32_t send_ps, receive_ps, signal_ps, byte_ps;
+    uint64_t latency_ns;
+    uint64_t clock, peer_clock;       /* offsets, in this rank's segment and in those of its links */
+    uint64_t arrivals, peer_arrivals; /* the same: [G][words of a plane] pairs */
+    uint64_t words, peer_words;       /* bytes of a plane in which signal words lie */
+} afdep_rail_nic_t;
+
 /* Everything that stays the same while a buffer is open; passed by value. Sizes in brackets, G planes first. */
 typedef struct afdep_rail_rank {
     afdep_cuda_rank_t c;
     afdep_layout_t layout;
     int32_t domain, rail, source_domain; /* source_domain: of an Attention rank */
     int32_t communicating, channel_warps;
+    afdep_rail_nic_t nic;
     unsigned char *links[AFDEP_RAIL_NEAR];  /* the rail peers: FFN domain m's, or Attention domain s's */
     unsigned char *domain_near[AFDEP_RAIL_NEAR]; /* the ranks of this domain, by rail */
     afdep_rail_counter_t *counters;         /* [ranks] */

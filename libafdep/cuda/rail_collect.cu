@@ -39,18 +39,15 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
     uint32_t domains = r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token];
     int channel = afdep_channel_of(&s, r.source_domain, token), count = __popc(domains);
     bool mine = domains >> lane & 1, fine = true;
+    uint4 tag = make_uint4(0, 0, 0, 0);
     __syncwarp(); /* the rows of the unit before are read */
     if (mine) {
         const unsigned char *row = r.c.base + afdep_attention_plane(r, exchange) +
                                    afdep_at_combine_row(&r.layout.attention, &r.layout, &s, (int)lane, token);
         rows[__popc(domains & ((1u << lane) - 1u))] = row;
         fine = wait_tail(r, exchange, (int)lane, channel);
-        if (fine) {
-            uint4 tag = afdep_load16(row + r.layout.row.reply_tag_offset);
-            int rank = afdep_link_rank(r, (int)lane);
-            if (!afdep_rail_tagged(tag, exchange, token, rank))
-                fine = afdep_rail_lost(r, AFDEP_CUDA_COLLECT, exchange, rank, token, channel, tag);
-        }
+        if (fine)
+            tag = afdep_load16(row + r.layout.row.reply_tag_offset); /* looked at behind the sum, so that they come together */
     }
     __syncwarp(); /* the lanes' acquires before the others' reads */
     if (!__all_sync(AFDEP_FULL, fine))
@@ -69,7 +66,10 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
                 count, [&](int j) { return rows[j] + first + column; }, [&](int) { return 1.0f; });
         *(uint4 *)(out + column) = sum;
     }
-    return true;
+    int rank = afdep_link_rank(r, mine ? (int)lane : 0);
+    if (mine && !afdep_rail_tagged(tag, exchange, token, rank))
+        fine = afdep_rail_lost(r, AFDEP_CUDA_COLLECT, exchange, rank, token, channel, tag);
+    return __all_sync(AFDEP_FULL, fine);
 }
 
 /* Every tail of every channel, a thread each. */

@@ -65,9 +65,11 @@ static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep
     uint4 tag = afdep_load16(row + f.tag_offset);
     int id = (int)lane < s.top_k ? ((volatile const int32_t *)(row + f.ids_offset))[lane] : -1;
     uint32_t header = afdep_rail_header_bytes(&f), at = lane * 16u;
-    uint4 v = make_uint4(0, 0, 0, 0);
+    uint4 v = make_uint4(0, 0, 0, 0), head[AFDEP_AT_ONCE];
     if (at < header)
         v = afdep_load16(row + f.tag_offset + at);
+    if (s.ranks_per_domain > 1) /* most rows are handed on: the first part comes with the tag, not after it */
+        afdep_warp_load(head, row, 0, f.bytes);
     int token = (int)tag.y;
     if (tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(tag, exchange, token, rank) ||
         afdep_channel_of(&s, source, token) != channel)
@@ -75,10 +77,14 @@ static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep
     uint32_t rails = afdep_rails_of(r, id);
     if (rails == 0)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, channel, tag);
-    for (uint32_t left = rails & ~(1u << r.rail); left; left &= left - 1)
-        afdep_warp_copy(afdep_domain_segment(r, __ffs((int)left) - 1) + afdep_ffn_plane(r, exchange) +
-                            afdep_at_domain_row(&r.layout.ffn, &r.layout, &s, r.rail, source, token),
-                        row, f.bytes);
+    uint64_t offset = afdep_ffn_plane(r, exchange) + afdep_at_domain_row(&r.layout.ffn, &r.layout, &s, r.rail, source, token);
+    uint32_t others = rails & ~(1u << r.rail);
+    for (uint32_t base = 0; others && base < f.bytes; base += 512u * AFDEP_AT_ONCE) {
+        if (base > 0)
+            afdep_warp_load(head, row, base, f.bytes);
+        for (uint32_t left = others; left; left &= left - 1)
+            afdep_warp_store(afdep_domain_segment(r, __ffs((int)left) - 1) + offset, head, base, f.bytes);
+    }
     if (rails >> r.rail & 1) {
         if (lane == 0)
             v.w = (uint32_t)slot; /* the tag's spare word: where the rest of the row is */

@@ -9,6 +9,7 @@
 #include "protocol/word.h"
 
 #define ARENA_ALIGN 256u
+#define AFDEP_RAIL_CLOCK_BYTES 256u /* a line of its own */
 
 /* ---- Limits -------------------------------------------------------------------------------------------------- */
 
@@ -25,6 +26,41 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "capacity is %d: the CUDA backend counts places of the rail inbox in 32 bits",
                           s->capacity);
     return AFDEP_OK;
+}
+
+/* ---- The modelled NIC ------------------------------------------------------------------------------------------ */
+
+/* Bytes of a plane in which signal words lie: they come before its rows. */
+static uint64_t word_bytes(const afdep_layout_t *l, int ffn)
+{
+    return ffn ? l->ffn.inbox : l->attention.combine_rows;
+}
+
+uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn)
+{
+    const afdep_layout_t *l = &settings->layout;
+    uint64_t bytes = ffn ? l->ffn_bytes : l->attention_bytes;
+    if (afdep_nic_modelled(&settings->nic))
+        bytes += AFDEP_RAIL_CLOCK_BYTES + 2 * (uint64_t)settings->shape.in_flight * word_bytes(l, ffn);
+    return bytes;
+}
+
+static void set_nic(afdep_rail_nic_t *nic, const afdep_settings_t *settings, int ffn)
+{
+    const afdep_layout_t *l = &settings->layout;
+    const afdep_nic_t *n = &settings->nic;
+    *nic = (afdep_rail_nic_t){ .modelled = afdep_nic_modelled(n),
+                               .send_ps = (uint32_t)n->send_ps,
+                               .receive_ps = (uint32_t)n->receive_ps,
+                               .signal_ps = (uint32_t)n->signal_ps,
+                               .byte_ps = (uint32_t)n->byte_ps,
+                               .latency_ns = (uint64_t)n->latency_ps / 1000u,
+                               .clock = ffn ? l->ffn_bytes : l->attention_bytes,
+                               .peer_clock = ffn ? l->attention_bytes : l->ffn_bytes,
+                               .words = word_bytes(l, ffn),
+                               .peer_words = word_bytes(l, !ffn) };
+    nic->arrivals = nic->clock + AFDEP_RAIL_CLOCK_BYTES;
+    nic->peer_arrivals = nic->peer_clock + AFDEP_RAIL_CLOCK_BYTES;
 }
 
 /* ---- Bookkeeping ----------------------------------------------------------------------------------------------- */
@@ -134,6 +170,7 @@ afdep_status_t afdep_rail_open_arena(afdep_rail_t *rail, const afdep_settings_t 
     carver_t measure = { NULL, 0 };
     uint64_t bytes = carve_all(&rail->params, &measure, settings, ffn, AFDEP_RAIL_MOST_CTAS);
     rail->params.layout = settings->layout;
+    set_nic(&rail->params.nic, settings, ffn);
     cudaError_t error = cudaMalloc((void **)&rail->arena, bytes);
     if (error == cudaSuccess)
         error = cudaMemset(rail->arena, 0, bytes);

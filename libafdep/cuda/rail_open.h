@@ -21,6 +21,9 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings);
 /* Device memory of one rank beside its segment and what the other protocol needs too. */
 uint64_t afdep_rail_private_bytes(const afdep_settings_t *settings, int ffn);
 
+/* Bytes of a rank's segment. */
+uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn);
+
 /* Local. */
 afdep_status_t afdep_rail_open_arena(afdep_rail_t *rail, const afdep_settings_t *settings, int ffn);
 afdep_status_t afdep_rail_prepare_segment(const afdep_settings_t *settings, int ffn, void *base, cudaStream_t stream);

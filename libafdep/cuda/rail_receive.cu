@@ -328,7 +328,7 @@ static __device__ void recall_chunk(const afdep_rail_rank_t &r, uint64_t exchang
 
 /* ---- Placing ------------------------------------------------------------------------------------------------- */
 
-/* Part `part` (AFDEP_PIECE_SMALL elements) of the row of the token at `place` of the chunk, to all its experts. */
+/* Piece `part` (VECTORS 16-byte words a lane) of the row of the token at `place` of the chunk, to all its experts. */
 template <int VECTORS>
 static __device__ void place_part(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
                                   const arrival_t &t, int place, int part, const counting_t &c)
@@ -336,6 +336,7 @@ static __device__ void place_part(const afdep_rail_rank_t &r, const afdep_cuda_r
     const afdep_shape_t &s = r.c.shape;
     const afdep_row_format_t &f = r.layout.row;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
+    const uint32_t elements = VECTORS * 512u / width;
     int row = (int)lane < s.top_k ? c.rows[place * s.top_k + (int)lane] - 1 : -1;
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
@@ -343,14 +344,13 @@ static __device__ void place_part(const afdep_rail_rank_t &r, const afdep_cuda_r
     const unsigned char *from = t.rail == r.rail
                                     ? r.c.base + afdep_ffn_plane(r, exchange) + r.layout.ffn.inbox + (uint64_t)c.slot[place] * f.stride
                                     : domain_row(r, exchange, t);
-    uint32_t first = (uint32_t)(part * AFDEP_PIECE_SMALL) * width;
-    uint32_t bytes = min((uint32_t)AFDEP_PIECE_SMALL * width, f.payload_bytes - first);
+    uint32_t first = (uint32_t)part * VECTORS * 512u, bytes = min(VECTORS * 512u, f.payload_bytes - first);
     uint4 v[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++)
         if ((uint32_t)i * 512u + lane * 16u < bytes)
             v[i] = afdep_load16(from + first + i * 512 + lane * 16);
-    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = part * AFDEP_PIECE_SMALL / AFDEP_SCALE_BLOCK;
+    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = part * (int)elements / AFDEP_SCALE_BLOCK;
     float scale = (int)lane < blocks ? ((const float *)(from + f.scale_offset))[first_block + (int)lane] : 0;
     float weight = part == 0 && row >= 0 ? ((const float *)(from + f.weights_offset))[lane] : 0;
     for (uint32_t left = experts; left; left &= left - 1) {
@@ -376,7 +376,7 @@ static __device__ void lay_out(const afdep_rail_rank_t &r, const afdep_cuda_rece
                                const counting_t &c)
 {
     const afdep_shape_t &s = r.c.shape;
-    int first, last, parts = afdep_pieces(&s, AFDEP_PIECE_SMALL);
+    int first, last, parts = ((int)r.layout.row.payload_bytes + VECTORS * 512 - 1) / (VECTORS * 512);
     bool counted = call.parts & AFDEP_CUDA_RECEIVE_COUNT;
     own_range(r, call.bucket, &first, &last);
     for (int at = first; at < last; at += CHUNK) {
@@ -451,12 +451,14 @@ cudaError_t afdep_rail_launch_receive(const afdep_rail_rank_t *r, const afdep_cu
                                       cudaStream_t stream)
 {
     size_t shared = shared_bytes(r->c.shape);
-    return r->c.shape.fp8 ? afdep_launch_apart(rail_receive_kernel<1>, grid, THREADS, shared, stream, *r, *call)
-                          : afdep_launch_apart(rail_receive_kernel<2>, grid, THREADS, shared, stream, *r, *call);
+    /* Few tokens in small pieces keep many warps busy; many do so by themselves, and with more loads on their way. */
+    bool many = (int64_t)r->c.shape.attention_ranks * call->bucket >= (int64_t)grid * WARPS;
+    return many ? afdep_launch_apart(rail_receive_kernel<4>, grid, THREADS, shared, stream, *r, *call)
+                : afdep_launch_apart(rail_receive_kernel<1>, grid, THREADS, shared, stream, *r, *call);
 }
 
 cudaError_t afdep_rail_prepare_receive(const afdep_shape_t *shape)
 {
-    return shape->fp8 ? afdep_load(rail_receive_kernel<1>, shared_bytes(*shape))
-                      : afdep_load(rail_receive_kernel<2>, shared_bytes(*shape));
+    cudaError_t error = afdep_load(rail_receive_kernel<1>, shared_bytes(*shape));
+    return error == cudaSuccess ? afdep_load(rail_receive_kernel<4>, shared_bytes(*shape)) : error;
 }

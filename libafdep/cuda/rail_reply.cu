@@ -133,20 +133,25 @@ static __device__ __forceinline__ unsigned char *partial_place(const afdep_rail_
            afdep_at_partial(&r.layout.ffn, &r.layout, &r.c.shape, r.rail, u.source, u.token);
 }
 
+/* The sum of a token's rows in parts from `part` to `end`. */
 template <bool WEIGHTED>
-static __device__ void sum_part(const afdep_rail_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange, const unit_t &u,
-                                int part, terms_t *terms)
+static __device__ void sum_parts(const afdep_rail_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
+                                 const unit_t &u, int part, int end, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
     int count = take_terms(r, call.rows, exchange, u, terms);
     if (count == 0)
         return;
     unsigned char *place = partial_place(r, exchange, u);
-    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
-    uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
     const int columns = 2 * AFDEP_PIECE_SMALL / 512;
-    sum_columns<WEIGHTED, columns>(
-        count, bytes, [&](int j) { return terms->row[j] + first; }, [&](int j) { return terms->weight[j]; }, place + first);
+    uint32_t row_bytes = 2u * (uint32_t)s.hidden;
+#pragma unroll 1
+    for (int p = part; p < end; p++) {
+        uint32_t first = (uint32_t)p * 2u * AFDEP_PIECE_SMALL;
+        sum_columns<WEIGHTED, columns>(
+            count, row_bytes - first, [&](int j) { return terms->row[j] + first; }, [&](int j) { return terms->weight[j]; },
+            place + first);
+    }
     if (part == 0 && afdep_lane() == 0 && u.rail != r.rail)
         *(uint4 *)(place + r.layout.row.reply_tag_offset) =
             make_uint4((uint32_t)exchange, (uint32_t)u.token, (uint32_t)r.c.rank, 0);
@@ -156,9 +161,13 @@ template <bool WEIGHTED>
 static __device__ void sum_rows(const afdep_rail_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
-    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), units = s.attention_ranks * call.bucket * parts;
-    for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count())
-        sum_part<WEIGHTED>(r, call, exchange, unit_at(s, unit / parts), unit % parts, terms);
+    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), tokens = s.attention_ranks * call.bucket;
+    /* A unit of work: a part of a token, or with many tokens all of it, as its terms are looked up once. */
+    int shares = tokens < afdep_warp_count() ? parts : 1, each = parts / shares;
+    for (int unit = afdep_warp_index(); unit < tokens * shares; unit += afdep_warp_count()) {
+        int token = unit / shares, part = (unit - token * shares) * each;
+        sum_parts<WEIGHTED>(r, call, exchange, unit_at(s, token), part, part + each, terms);
+    }
 }
 
 /* Tells the rails that sent rows, a lane each, and this rank itself: all sums of all CTAs are behind this warp. */
@@ -259,7 +268,7 @@ typedef struct back {
 } back_t;
 
 /* Sends the row at `position` of a channel back, the last one with the channel's combine signal. */
-static __device__ bool send_back(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b, uint32_t position,
+static __device__ __noinline__ bool send_back(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b, uint32_t position,
                                  const afdep_rail_record_t &record, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
@@ -284,26 +293,45 @@ static __device__ bool send_back(const afdep_rail_rank_t &r, uint64_t exchange, 
     return true;
 }
 
-/* One channel of 32 sources, from `first` on; every lane holds what belongs to its source. */
-static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t exchange, int channel, int first, terms_t *terms)
+/* What a lane holds of its source on a channel, of 32 sources from `first` on. */
+typedef struct lane_source {
+    int channel, first;
+    bool mine;
+    uint32_t rows;
+    uint64_t tail;
+    afdep_rail_record_t record; /* of the first row */
+} lane_source_t;
+
+static __device__ lane_source_t take_sources(const afdep_rail_rank_t &r, uint64_t exchange, int channel, int first)
+{
+    const afdep_shape_t &s = r.c.shape;
+    int source = first + (int)afdep_lane();
+    lane_source_t l = { channel, first, source < s.attention_domains, 0, 0, { 0, 0 } };
+    uint64_t at = afdep_at_source(r, exchange, channel, l.mine ? source : 0);
+    if (l.mine) {
+        l.rows = r.taken[at];
+        l.tail = r.sent_tails[at];
+    }
+    if (l.rows > 0)
+        l.record = *afdep_rail_record(r, exchange, afdep_rail_slot(r, source, channel, 0));
+    return l;
+}
+
+/* Serves them, one after the other. */
+static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t exchange, const lane_source_t &l, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
-    int source = first + (int)afdep_lane();
-    bool mine = source < s.attention_domains;
-    uint64_t at = afdep_at_source(r, exchange, channel, mine ? source : 0);
-    uint32_t rows = mine ? r.taken[at] : 0;
-    uint64_t tail = mine ? r.sent_tails[at] : 0, next = afdep_tail_advance(tail, 1, rows);
-    afdep_rail_record_t record = { 0, 0 };
-    if (rows > 0)
-        record = *afdep_rail_record(r, exchange, afdep_rail_slot(r, source, channel, 0));
-    bool told = mine && (rows > 0 || !s.sparse_combine);
+    int channel = l.channel, first = l.first;
+    uint64_t next = afdep_tail_advance(l.tail, 1, l.rows);
+    bool told = l.mine && (l.rows > 0 || !s.sparse_combine);
     for (uint32_t left = __ballot_sync(AFDEP_FULL, told); left; left &= left - 1) {
         int lane = __ffs((int)left) - 1;
-        back_t b = { channel, first + lane, __shfl_sync(AFDEP_FULL, rows, lane),
-                     __shfl_sync(AFDEP_FULL, (unsigned long long)tail, lane),
+        back_t b = { channel, first + lane, __shfl_sync(AFDEP_FULL, l.rows, lane),
+                     __shfl_sync(AFDEP_FULL, (unsigned long long)l.tail, lane),
                      __shfl_sync(AFDEP_FULL, (unsigned long long)next, lane) };
-        afdep_rail_record_t sent = { __shfl_sync(AFDEP_FULL, record.token, lane), __shfl_sync(AFDEP_FULL, record.rails, lane) };
+        afdep_rail_record_t sent = { __shfl_sync(AFDEP_FULL, l.record.token, lane),
+                                     __shfl_sync(AFDEP_FULL, l.record.rails, lane) };
         if (b.rows == 0)
             rail.signal(AFDEP_RAIL_COMBINE, channel, b.source,
                         afdep_attention_plane(r, exchange) +
@@ -317,7 +345,7 @@ static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t ex
         }
     }
     if (told)
-        r.sent_tails[at] = next;
+        r.sent_tails[afdep_at_source(r, exchange, channel, first + (int)afdep_lane())] = next;
     return true;
 }
 
@@ -325,12 +353,19 @@ static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t ex
 static __device__ void reply_forward(const afdep_rail_rank_t &r, uint64_t exchange, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
+    int start = afdep_channel_warp(r);
+    if (start >= s.channels)
+        return;
+    lane_source_t l = take_sources(r, exchange, start, 0); /* of the first channel before the wait */
     if (!wait_partials(r, exchange))
         return;
-    for (int channel = afdep_channel_warp(r); channel < s.channels; channel += afdep_channel_warp_count(r))
-        for (int first = 0; first < s.attention_domains; first += AFDEP_WARP)
-            if (!send_back_sources(r, exchange, channel, first, terms))
+    for (int channel = start; channel < s.channels; channel += afdep_channel_warp_count(r))
+        for (int first = 0; first < s.attention_domains; first += AFDEP_WARP) {
+            if (channel != start || first != 0)
+                l = take_sources(r, exchange, channel, first);
+            if (!send_back_sources(r, exchange, l, terms))
                 return;
+        }
 }
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------------- */
