@@ -87,13 +87,40 @@ static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t 
     return afdep_exchanger_judge_second(&p->x, &p->plan, afdep_exchanger_call_second(&p->x));
 }
 
+/* Whether the buffers of this case have forward warps that can be slowed down. */
+static int has_forward_warps(const afdep_validation_t *v)
+{
+    const afdep_scenario_t *s = v->scenario;
+    return v->backend && strcmp(v->backend, "cuda") == 0 && s->ranks_per_domain < s->ffn_ranks + s->attention_ranks;
+}
+
+/* The setting is an environment variable; all ranks set it, and take it away, between two collective calls. */
+static void set_slow_forward(const afdep_validation_t *v, int on)
+{
+    afdep_world_barrier(v->world);
+    if ((v->world->rank == 0 || !v->world->threads) && on)
+        setenv("AFDEP_TEST_SLOW_FORWARD_US", "200", 1);
+    else if (v->world->rank == 0 || !v->world->threads)
+        unsetenv("AFDEP_TEST_SLOW_FORWARD_US");
+    afdep_world_barrier(v->world);
+}
+
 void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const afdep_replays_t *r = c->argument;
     afdep_rig_plan_t rig_plan = { .capacity = CAPACITY, .hidden = 256 };
+    if (r->slow_forward && !has_forward_warps(v)) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "only kernels across domains have forward warps; slow actors are in faults");
+        return;
+    }
     pair_t *pairs = calloc((size_t)r->pairs, sizeof(*pairs));
     afdep_rig_t rig;
-    if (!pairs || afdep_rig_open(v, &rig_plan, &rig, outcome) != 0) {
+    if (r->slow_forward)
+        set_slow_forward(v, 1);
+    int opened = pairs && afdep_rig_open(v, &rig_plan, &rig, outcome) == 0;
+    if (r->slow_forward)
+        set_slow_forward(v, 0);
+    if (!opened) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for a recording");
         free(pairs);
         return;

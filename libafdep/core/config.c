@@ -343,6 +343,7 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
     if ((status = check_ranks(&out.shape, size)) != AFDEP_OK || (status = check_model(&out.shape)) != AFDEP_OK)
         return status;
     set_nic(&values, &out.nic);
+    out.slow_forward_us = number(&values, "slow_forward_us");
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);
     out.timeout_ms = number(&values, "timeout_ms");

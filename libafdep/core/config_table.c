@@ -61,6 +61,8 @@ const afdep_setting_t afdep_settings_table[] = {
       "modelled NIC: picoseconds a byte takes at either end" },
     { "nic_latency_ps", "AFDEP_NIC_LATENCY_PS", AFDEP_SETTING_INT, 0, 1000000000, 0, AFDEP_SETTING_NO_FIELD, 0,
       "modelled NIC: picoseconds from one end to the other" },
+    { "slow_forward_us", "AFDEP_TEST_SLOW_FORWARD_US", AFDEP_SETTING_INT, 0, 1000000, 0, AFDEP_SETTING_NO_FIELD, 0,
+      "tests only: microseconds that every eighth channel's forward warp waits first (CUDA, across domains)" },
     { "first_exchange", "AFDEP_TEST_FIRST_EXCHANGE", AFDEP_SETTING_INT, 0, INT64_MAX / 2, 0, AFDEP_SETTING_NO_FIELD, 0,
       "tests only: exchanges that count as done at open, so that words wrap soon" },
     { NULL, NULL, AFDEP_SETTING_INT, 0, 0, 0, 0, 0, NULL },

@@ -70,6 +70,7 @@ typedef struct afdep_rail_rank {
     afdep_layout_t layout;
     int32_t domain, rail, source_domain; /* source_domain: of an Attention rank */
     int32_t communicating, channel_warps;
+    uint32_t slow_forward_ns; /* tests: how long every eighth channel's forward warp waits first */
     afdep_rail_nic_t nic;
     unsigned char *links[AFDEP_RAIL_NEAR];  /* the rail peers: FFN domain m's, or Attention domain s's */
     unsigned char *domain_near[AFDEP_RAIL_NEAR]; /* the ranks of this domain, by rail */

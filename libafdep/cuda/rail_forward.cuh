@@ -209,15 +209,26 @@ static __device__ void afdep_tell_rails(const afdep_rail_rank_t &r, uint64_t exc
         afdep_store_release_gpu64(r.joined, exchange);
 }
 
+static __device__ __noinline__ void afdep_be_slow(uint32_t ns)
+{
+    uint64_t since = afdep_now_ns();
+    while (afdep_now_ns() - since < ns)
+        continue;
+    __syncwarp();
+}
+
 /* The duty of a warp that serves channels. */
 static __device__ void afdep_forward(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
     uint32_t rows = 0;
-    for (int channel = afdep_channel_warp(r); channel < s.channels; channel += afdep_channel_warp_count(r))
+    for (int channel = afdep_channel_warp(r); channel < s.channels; channel += afdep_channel_warp_count(r)) {
+        if (r.slow_forward_ns && channel % 8 == 5)
+            afdep_be_slow(r.slow_forward_ns);
         for (int first = 0; first < s.attention_domains; first += AFDEP_WARP)
             if (!afdep_forward_sources(r, call, exchange, channel, first, &rows))
                 return; /* the rank is poisoned: whoever waits for the end of forwarding finds out */
+    }
     if (rows > 0)
         atomicAdd(&r.forwarding[afdep_lane()], rows);
 }

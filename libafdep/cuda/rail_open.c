@@ -171,6 +171,7 @@ afdep_status_t afdep_rail_open_arena(afdep_rail_t *rail, const afdep_settings_t 
     uint64_t bytes = carve_all(&rail->params, &measure, settings, ffn, AFDEP_RAIL_MOST_CTAS);
     rail->params.layout = settings->layout;
     set_nic(&rail->params.nic, settings, ffn);
+    rail->params.slow_forward_ns = 1000u * (uint32_t)settings->slow_forward_us;
     cudaError_t error = cudaMalloc((void **)&rail->arena, bytes);
     if (error == cudaSuccess)
         error = cudaMemset(rail->arena, 0, bytes);
