@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <emmintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@
 
 extern thread_local uint3 threadIdx, blockIdx;
 extern thread_local dim3 blockDim, gridDim;
-extern thread_local int32_t shared[65536]; /* dynamic shared memory */
+alignas(16) extern thread_local unsigned char afdep_simt_shared[262144]; /* dynamic shared memory */
 
 /* simt.cc. Another fiber's turn. */
 void afdep_simt_yield();
@@ -197,6 +198,13 @@ static inline float __uint_as_float(uint32_t bits)
     return afdep_simt_value<float>(bits);
 }
 
+static inline uint32_t __float_as_uint(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
 static inline float __fmul_rn(float a, float b)
 {
     return a * b;
@@ -220,6 +228,16 @@ static inline int min(int a, int b)
 static inline uint32_t min(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
+}
+
+static inline int max(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint32_t max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
 }
 
 static inline void __trap()
@@ -248,6 +266,20 @@ template <typename Value> static inline Value afdep_simt_load(const Value *at, i
 {
     afdep_simt_yield();
     return __atomic_load_n(at, order);
+}
+
+/* Sixteen bytes at once, which the processors that this runs on load and store whole. */
+static inline void afdep_simt_load16(const void *at, uint64_t *low, uint64_t *high)
+{
+    afdep_simt_yield();
+    __m128i word = _mm_load_si128((const __m128i *)at);
+    *low = (uint64_t)_mm_cvtsi128_si64(word);
+    *high = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(word, word));
+}
+
+static inline void afdep_simt_store16(void *at, uint64_t low, uint64_t high)
+{
+    _mm_store_si128((__m128i *)at, _mm_set_epi64x((long long)high, (long long)low));
 }
 
 static inline uint64_t afdep_simt_now_ns()

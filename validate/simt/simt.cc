@@ -17,7 +17,7 @@
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
-thread_local int32_t shared[65536];
+alignas(16) thread_local unsigned char afdep_simt_shared[262144];
 
 #define STACK_BYTES ((size_t)64 * 1024)
 

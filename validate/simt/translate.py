@@ -24,6 +24,8 @@ INSTRUCTIONS = [
     ("mov.u64", "{0} = afdep_simt_now_ns()"),
     ("griddepcontrol.", "(void)0"),
     ("prefetch.", "(void)0"),
+    (r"{\n\t.reg .b128 word;\n\tld.relaxed.sys.global.b128", "afdep_simt_load16({2}, &{0}, &{1})"),
+    (r"{\n\t.reg .b128 word;\n\tmov.b128 word, {%1, %2};", "afdep_simt_store16({0}, {1}, {2})"),
 ]
 
 
@@ -68,7 +70,7 @@ def translate(text, name):
         out += [text[at:asm.start()], instruction(text[asm.start():end], name)]
         at = end
     text = "".join(out) + text[at:]
-    text = text.replace("extern __shared__ int32_t shared[];", "")
+    text = re.sub(r"extern __shared__ (.*?)(\w+)\[\];", r"\1*\2 = (\1*)afdep_simt_shared;", text)
     text = re.sub(r"fill_kernel<\w+><<<[^>]*>>>\(words, count, value\);",
                   "for (uint64_t i = 0; i < count; i++)\n        words[i] = value;", text)
     return "#include <cuda_runtime.h>\n" + text.replace("return cudaGetLastError();", "return cudaSuccess;")
