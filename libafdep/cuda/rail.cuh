@@ -116,16 +116,39 @@ struct afdep_peer_rail {
         return segment + offset;
     }
 
+    __device__ __forceinline__ void count_put(int link, uint32_t bytes) const
+    {
+        afdep_rail_counter_t *counter = &r.counters[afdep_link_rank(r, link)];
+        atomicAdd(&counter->puts, 1ull);
+        atomicAdd(&counter->put_bytes, (unsigned long long)bytes);
+    }
+
+    /* A signal word, by a lane, after a put of `puts` rows of that many bytes. Counting comes last: the fence would wait for
+       it too. */
+    __device__ __forceinline__ void send_word(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old, uint64_t value,
+                                              int puts, uint32_t bytes) const
+    {
+        if (r.nic.modelled) {
+            bool to_ffn = !afdep_is_ffn(&r.c.shape, r.c.rank);
+            uint64_t *pair = (uint64_t *)window(link, arrival(r, word, plane_bytes(to_ffn), r.nic.peer_words, r.nic.peer_arrivals));
+            afdep_signal64(pair, charge(link, puts, 1, bytes));
+            afdep_signal64(pair + 1, old);
+        }
+        afdep_fence_system();
+        afdep_signal64((uint64_t *)window(link, word), value);
+        atomicAdd(&r.counters[afdep_link_rank(r, link)].signals[kind], 1ull);
+        if (puts)
+            count_put(link, bytes);
+    }
+
     /* Rows are built in their window: there is nothing to move, only to count. */
     __device__ __forceinline__ void put(int, int link, uint64_t, const unsigned char *, uint32_t bytes) const
     {
-        if (afdep_lane() == 0) {
-            afdep_rail_counter_t *counter = &r.counters[afdep_link_rank(r, link)];
-            atomicAdd(&counter->puts, 1ull);
-            atomicAdd(&counter->put_bytes, (unsigned long long)bytes);
-            if (r.nic.modelled)
-                (void)charge(link, 1, 0, bytes);
-        }
+        if (afdep_lane() != 0)
+            return;
+        count_put(link, bytes);
+        if (r.nic.modelled)
+            (void)charge(link, 1, 0, bytes);
     }
 
     /* The warp meets, so lane 0's fence is cumulative over what all lanes have stored; the word follows the fence. */
@@ -134,29 +157,22 @@ struct afdep_peer_rail {
     {
         __syncwarp();
         if (afdep_lane() == 0)
-            say(kind, link, word, old, value);
+            send_word(kind, link, word, old, value, 0, 0);
         __syncwarp();
     }
 
-    __device__ __forceinline__ void put_signal(afdep_rail_signal_t kind, int channel, int link, uint64_t offset,
-                                               const unsigned char *row, uint32_t bytes, uint64_t word, uint64_t old,
-                                               uint64_t value) const
+    __device__ __forceinline__ void put_signal(afdep_rail_signal_t kind, int, int link, uint64_t, const unsigned char *,
+                                               uint32_t bytes, uint64_t word, uint64_t old, uint64_t value) const
     {
-        put(channel, link, offset, row, bytes);
-        signal(kind, channel, link, word, old, value);
+        __syncwarp();
+        if (afdep_lane() == 0)
+            send_word(kind, link, word, old, value, 1, bytes);
+        __syncwarp();
     }
 
     __device__ __forceinline__ void say(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old, uint64_t value) const
     {
-        if (r.nic.modelled) {
-            bool to_ffn = !afdep_is_ffn(&r.c.shape, r.c.rank);
-            uint64_t *pair = (uint64_t *)window(link, arrival(r, word, plane_bytes(to_ffn), r.nic.peer_words, r.nic.peer_arrivals));
-            afdep_signal64(pair, charge(link, 0, 1, 0));
-            afdep_signal64(pair + 1, old);
-        }
-        afdep_fence_system();
-        afdep_signal64((uint64_t *)window(link, word), value);
-        atomicAdd(&r.counters[afdep_link_rank(r, link)].signals[kind], 1ull);
+        send_word(kind, link, word, old, value, 0, 0);
     }
 
     __device__ __forceinline__ uint64_t read(uint64_t word) const
@@ -238,6 +254,21 @@ __device__ __forceinline__ bool afdep_rail_last(const afdep_rail_rank_t &r, afde
     if (before + 1 != parts)
         return false;
     r.met[meeting] = 0;
+    return true;
+}
+
+/* The end of a kernel whose CTAs leave nothing to each other: true in one thread, when all have come. What they stored is
+   there for the stream's next kernel in any case, so nothing has to be ordered, and no fence is waited for. */
+__device__ __forceinline__ bool afdep_rail_leave(const afdep_rail_rank_t &r, int call)
+{
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return false;
+    if (gridDim.x == 1)
+        return true;
+    if (atomicAdd(&r.c.state->done[call], 1u) != gridDim.x - 1)
+        return false;
+    r.c.state->done[call] = 0;
     return true;
 }
 

@@ -89,20 +89,14 @@ typedef struct afdep_rail_rank {
     uint32_t *taken;              /* [G][C][S]: rows that came in the exchange under way */
     uint64_t *sent_tails;         /* [G][C][S]: combine tails as last written */
     afdep_rail_record_t *records; /* [G][S][C][slots] */
-    unsigned char *headers;       /* [G][S][capacity]: tag, ids and weights of the rows of this rank's own rail */
+    unsigned char *own_rows;      /* [G][capacity][S] rows: of those of its own rail, the ones that this rank is to lay out */
     uint32_t *forwarding;         /* [D]: rows to each rail, while they are being counted */
     uint32_t *forwarded, *arrived; /* [G][D]: rows to, and from, each rail */
     uint64_t *joined, *summed;     /* exchange: this rank has forwarded, has summed, all its rows */
-    unsigned char *own_partials;   /* [S][capacity] rows of BF16: sums for this rank's own rail */
+    unsigned char *own_partials;   /* [capacity][S] rows of BF16: sums for this rank's own rail */
     unsigned char *reply_staging;  /* [S][capacity] reply rows, where the rail maps no peer */
     uint64_t *counts;              /* [CTAs][E/F + D]: exchange << 32 | choices, and rows, that a CTA counted */
 } afdep_rail_rank_t;
-
-/* Bytes of a header: a row from its tag on. */
-AFDEP_HD uint32_t afdep_rail_header_bytes(const afdep_row_format_t *row)
-{
-    return row->bytes - row->tag_offset;
-}
 
 cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
                                        cudaStream_t stream);

@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             break;
     if (!r.c.shape.sparse_combine)
         wait_all(r, exchange);
-    if (afdep_leave(r.c, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r.c))
+    if (afdep_rail_leave(r, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r.c))
         afdep_finish(r.c, AFDEP_CUDA_COLLECT, exchange);
 }
 

@@ -5,11 +5,10 @@
  * A channel's warp has a lane for each source. In sparse dispatch a lane looks at its source's count word and finish tail
  * at once; from T it knows whether the channel carries tokens, and retires the source without a signal where it does not.
  * The warp takes whichever source has finished, so no source waits for another. Rows for other ranks of the domain go into
- * their domain inboxes; of those for this rank only the header (tag, ids, weights) is set aside, and receive lays them out
- * straight from the rail inbox.
+ * their domain inboxes, rows for this rank into memory of its own: when forwarding is over, nothing reads the rail inbox.
  *
- * The last CTA that serves channels tells each other rank of the domain how many rows came over this rail, zero included. That word
- * has two entries, by exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange
+ * The last CTA that serves channels tells each other rank of the domain how many rows came over this rail, zero included.
+ * That word has two entries, by exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange
  * ahead of it; not two, since every receive joins the words of all rails.
  */
 #ifndef AFDEP_CUDA_RAIL_FORWARD_CUH
@@ -17,16 +16,26 @@
 
 #include "cuda/rail.cuh"
 
-/* The header of a row of this rank's own rail. */
-__device__ __forceinline__ unsigned char *afdep_own_header(const afdep_rail_rank_t &r, uint64_t exchange, int source, int token)
+/* A row of this rank's own rail that it is to lay out. */
+__device__ __forceinline__ unsigned char *afdep_own_row(const afdep_rail_rank_t &r, uint64_t exchange, int source, int token)
 {
     const afdep_shape_t &s = r.c.shape;
-    uint64_t at = ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_domains + (uint32_t)source) *
-                      (uint32_t)s.capacity + (uint32_t)token;
-    return r.headers + at * afdep_rail_header_bytes(&r.layout.row);
+    uint64_t at = ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) *
+                      (uint32_t)s.attention_domains + (uint32_t)source;
+    return r.own_rows + at * r.layout.row.stride;
 }
 
-/* Where a row of the rail inbox stands, counted over sources, channels and places. */
+/* The row of a token as receive and reply look for it, over whichever rail it came. */
+__device__ __forceinline__ const unsigned char *afdep_arrived_row(const afdep_rail_rank_t &r, uint64_t exchange, int rail,
+                                                                  int source, int token)
+{
+    if (rail == r.rail)
+        return afdep_own_row(r, exchange, source, token);
+    return r.c.base + afdep_ffn_plane(r, exchange) +
+           afdep_at_domain_row(&r.layout.ffn, &r.layout, &r.c.shape, rail, source, token);
+}
+
+/* The place of a row's record: sources, then channels, then positions. */
 __device__ __forceinline__ uint64_t afdep_rail_slot(const afdep_rail_rank_t &r, int source, int channel, uint32_t position)
 {
     return ((uint64_t)source * (uint32_t)r.c.shape.channels + (uint32_t)channel) * r.layout.slots + position;
@@ -60,16 +69,12 @@ static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep
     const afdep_row_format_t &f = r.layout.row;
     uint32_t lane = afdep_lane();
     int rank = afdep_source_rank(&s, source, r.rail);
-    uint64_t slot = afdep_rail_slot(r, source, channel, position);
-    const unsigned char *row = r.c.base + afdep_ffn_plane(r, exchange) + r.layout.ffn.inbox + slot * f.stride;
+    const unsigned char *row = r.c.base + afdep_ffn_plane(r, exchange) +
+                               afdep_at_rail_row(&r.layout.ffn, &r.layout, &s, source, channel, (int)position);
     uint4 tag = afdep_load16(row + f.tag_offset);
     int id = (int)lane < s.top_k ? ((volatile const int32_t *)(row + f.ids_offset))[lane] : -1;
-    uint32_t header = afdep_rail_header_bytes(&f), at = lane * 16u;
-    uint4 v = make_uint4(0, 0, 0, 0), head[AFDEP_AT_ONCE];
-    if (at < header)
-        v = afdep_load16(row + f.tag_offset + at);
-    if (s.ranks_per_domain > 1) /* most rows are handed on: the first part comes with the tag, not after it */
-        afdep_warp_load(head, row, 0, f.bytes);
+    uint4 head[AFDEP_AT_ONCE];
+    afdep_warp_load(head, row, 0, f.bytes); /* with the tag, not after it */
     int token = (int)tag.y;
     if (tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(tag, exchange, token, rank) ||
         afdep_channel_of(&s, source, token) != channel)
@@ -78,23 +83,18 @@ static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep
     if (rails == 0)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, channel, tag);
     uint64_t offset = afdep_ffn_plane(r, exchange) + afdep_at_domain_row(&r.layout.ffn, &r.layout, &s, r.rail, source, token);
-    uint32_t others = rails & ~(1u << r.rail);
-    for (uint32_t base = 0; others && base < f.bytes; base += 512u * AFDEP_AT_ONCE) {
+    unsigned char *own = afdep_own_row(r, exchange, source, token);
+    for (uint32_t base = 0; base < f.bytes; base += 512u * AFDEP_AT_ONCE) {
         if (base > 0)
             afdep_warp_load(head, row, base, f.bytes);
-        for (uint32_t left = others; left; left &= left - 1)
-            afdep_warp_store(afdep_domain_segment(r, __ffs((int)left) - 1) + offset, head, base, f.bytes);
-    }
-    if (rails >> r.rail & 1) {
-        if (lane == 0)
-            v.w = (uint32_t)slot; /* the tag's spare word: where the rest of the row is */
-        unsigned char *own = afdep_own_header(r, exchange, source, token);
-        if (at < header) /* at most 32 choices: less than 512 bytes */
-            *(uint4 *)(own + at) = v;
+        for (uint32_t left = rails; left; left &= left - 1) {
+            int q = __ffs((int)left) - 1;
+            afdep_warp_store(q == r.rail ? own : afdep_domain_segment(r, q) + offset, head, base, f.bytes);
+        }
     }
     if (lane == 0) {
         afdep_rail_record_t record = { (uint32_t)token, rails };
-        *afdep_rail_record(r, exchange, slot) = record;
+        *afdep_rail_record(r, exchange, afdep_rail_slot(r, source, channel, position)) = record;
     }
     *rows += rails >> lane & 1;
     return true;
@@ -191,22 +191,22 @@ static __device__ void afdep_tell_rails(const afdep_rail_rank_t &r, uint64_t exc
 {
     const afdep_shape_t &s = r.c.shape;
     int q = (int)afdep_lane();
-    if (q < s.ranks_per_domain) {
-        uint32_t plane = afdep_plane(s, exchange), rows = *(volatile uint32_t *)&r.forwarding[q];
+    bool mine = q < s.ranks_per_domain;
+    uint32_t rows = mine ? *(volatile uint32_t *)&r.forwarding[q] : 0;
+    if (mine) {
         r.forwarding[q] = 0;
-        r.forwarded[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q] = rows;
-        if (q != r.rail) {
-            int parity = afdep_plane_parity(&s, exchange);
-            afdep_fence_system();
-            afdep_signal64((uint64_t *)(afdep_domain_segment(r, q) + afdep_ffn_plane(r, exchange) +
-                                        afdep_at_forward_word(&r.layout.ffn, r.rail, parity)),
-                           afdep_word((uint32_t)exchange, rows));
-            r.counters[afdep_ffn_rank(&s, r.domain, q)].signals[AFDEP_RAIL_DOMAIN_WORD]++;
-        }
+        r.forwarded[afdep_plane(s, exchange) * (uint32_t)s.ranks_per_domain + (uint32_t)q] = rows;
     }
     __syncwarp();
-    if (q == 0)
-        afdep_store_release_gpu64(r.joined, exchange);
+    afdep_fence_system(); /* one for the words and for `joined` */
+    if (mine && q == r.rail)
+        afdep_signal64(r.joined, exchange);
+    if (mine && q != r.rail) {
+        afdep_signal64((uint64_t *)(afdep_domain_segment(r, q) + afdep_ffn_plane(r, exchange) +
+                                    afdep_at_forward_word(&r.layout.ffn, r.rail, afdep_plane_parity(&s, exchange))),
+                       afdep_word((uint32_t)exchange, rows));
+        r.counters[afdep_ffn_rank(&s, r.domain, q)].signals[AFDEP_RAIL_DOMAIN_WORD]++;
+    }
 }
 
 static __device__ __noinline__ void afdep_be_slow(uint32_t ns)

@@ -101,7 +101,7 @@ static void carve_ffn(afdep_rail_rank_t *r, carver_t *c, const afdep_shape_t *s,
     r->taken = carve(c, lanes, sizeof(*r->taken));
     r->sent_tails = carve(c, lanes, sizeof(*r->sent_tails));
     r->records = carve(c, lanes * l->slots, sizeof(*r->records));
-    r->headers = carve(c, planes * tokens, afdep_rail_header_bytes(&l->row));
+    r->own_rows = carve(c, planes * tokens, l->row.stride);
     r->forwarding = carve(c, d, sizeof(*r->forwarding));
     r->forwarded = carve(c, planes * d, sizeof(*r->forwarded));
     r->arrived = carve(c, planes * d, sizeof(*r->arrived));

@@ -5,8 +5,9 @@
  * range and exchanges counts with the other CTAs in words that carry the exchange number; where there are few tokens it
  * counts them all by itself. From these it knows every row of its range, and places them.
  *
- * The done witness leaves with the last CTA, when all rows are laid out, as those of this rank's own rail are laid out
- * straight from the rail inbox: from then on nothing reads it. It guards the next overwrite and no result.
+ * The done witness goes out of the forward phase: once a CTA has joined, all rows of this rank's rail have been read from the
+ * rail inbox, and nothing reads it any more. It guards the next overwrite and no result, so it is sent beside the counting, by
+ * the CTA that has the least of it.
  */
 #include "cuda/launch.cuh"
 #include "cuda/rail_forward.cuh"
@@ -24,14 +25,13 @@ typedef struct counting {
     int32_t *before;   /* [E/F] choices of the tokens before the chunk */
     uint32_t *chosen;  /* [E/F][CHUNK_WORDS] by which tokens of the chunk, one bit each */
     int32_t *rows;     /* [CHUNK][K] of the chunk's choices: expert of this rank + 1, then row + 1; 0: not this rank's */
-    uint32_t *slot;    /* [CHUNK] where the row of a token of the own rail stands */
     uint32_t *arrived; /* [D] */
 } counting_t;
 
 static __host__ __device__ __forceinline__ size_t shared_bytes(const afdep_shape_t &s)
 {
     return sizeof(int32_t) * ((size_t)s.experts_per_rank * (2 + CHUNK_WORDS) + 2u * (size_t)s.ranks_per_domain +
-                              (size_t)CHUNK * (size_t)(s.top_k + 1));
+                              (size_t)CHUNK * (size_t)s.top_k);
 }
 
 static __device__ __forceinline__ counting_t counting_arrays(const afdep_shape_t &s)
@@ -42,8 +42,7 @@ static __device__ __forceinline__ counting_t counting_arrays(const afdep_shape_t
     c.before = c.all + s.experts_per_rank + s.ranks_per_domain;
     c.chosen = (uint32_t *)(c.before + s.experts_per_rank);
     c.rows = (int32_t *)(c.chosen + s.experts_per_rank * CHUNK_WORDS);
-    c.slot = (uint32_t *)(c.rows + CHUNK * s.top_k);
-    c.arrived = c.slot + CHUNK;
+    c.arrived = (uint32_t *)(c.rows + CHUNK * s.top_k);
     return c;
 }
 
@@ -53,7 +52,7 @@ static __device__ __forceinline__ void clear_counts(const afdep_shape_t &s, cons
         c.all[i] = 0;
 }
 
-/* ---- Headers ----------------------------------------------------------------------------------------------------- */
+/* ---- Arrivals ---------------------------------------------------------------------------------------------------- */
 
 /* A token of a source, by its index: sources by rank, then tokens. */
 typedef struct arrival {
@@ -70,21 +69,10 @@ static __device__ __forceinline__ arrival_t arrival_at(const afdep_shape_t &s, i
     return t;
 }
 
-/* The row of an arrival over another rail. */
-static __device__ __forceinline__ const unsigned char *domain_row(const afdep_rail_rank_t &r, uint64_t exchange,
-                                                                  const arrival_t &t)
+static __device__ __forceinline__ const unsigned char *row_of(const afdep_rail_rank_t &r, uint64_t exchange,
+                                                              const arrival_t &t)
 {
-    return r.c.base + afdep_ffn_plane(r, exchange) +
-           afdep_at_domain_row(&r.layout.ffn, &r.layout, &r.c.shape, t.rail, t.source, t.token);
-}
-
-/* Its tag, ids and weights. */
-static __device__ __forceinline__ const unsigned char *header_of(const afdep_rail_rank_t &r, uint64_t exchange,
-                                                                 const arrival_t &t)
-{
-    if (t.rail == r.rail)
-        return afdep_own_header(r, exchange, t.source, t.token);
-    return domain_row(r, exchange, t) + r.layout.row.tag_offset;
+    return afdep_arrived_row(r, exchange, t.rail, t.source, t.token);
 }
 
 static __device__ __forceinline__ int local_expert(const afdep_rail_rank_t &r, int id)
@@ -97,7 +85,7 @@ static __device__ __forceinline__ int local_expert(const afdep_rail_rank_t &r, i
 
 /*
  * Takes the choices of the tokens from index `from` to `to`. With `totals` it counts them, and those before `first`; it
- * always notes those of the chunk that begins at `first`. A header that holds another exchange's tag is of a token that did
+ * always notes those of the chunk that begins at `first`. A row that holds another exchange's tag is of a token that did
  * not come. A rail that forwarded nothing may already be writing its next exchange's rows, so nothing of it is read.
  */
 static __device__ void take_choices(const afdep_rail_rank_t &r, uint64_t exchange, int bucket, int from, int to, int first,
@@ -112,15 +100,13 @@ static __device__ void take_choices(const afdep_rail_rank_t &r, uint64_t exchang
         int local = -1;
         bool noted = place >= 0 && place < in_chunk;
         if (c.arrived[t.rail] > 0) {
-            const unsigned char *header = header_of(r, exchange, t);
-            uint4 tag = *(const uint4 *)header;
-            int id = ((const int32_t *)(header + sizeof(afdep_row_tag_t)))[slot];
+            const unsigned char *row = row_of(r, exchange, t);
+            uint4 tag = *(const uint4 *)(row + r.layout.row.tag_offset);
+            int id = ((const int32_t *)(row + r.layout.row.ids_offset))[slot];
             if (afdep_rail_tagged(tag, exchange, t.token, s.ffn_ranks + t.a)) {
                 local = local_expert(r, id);
                 if (slot == 0 && totals)
                     atomicAdd(&c.all[s.experts_per_rank + t.rail], 1);
-                if (slot == 0 && noted)
-                    c.slot[place] = tag.w;
             }
         }
         if (noted)
@@ -316,12 +302,8 @@ static __device__ void recall_chunk(const afdep_rail_rank_t &r, uint64_t exchang
     const afdep_shape_t &s = r.c.shape;
     int k = s.top_k;
     for (int i = (int)threadIdx.x; i < in_chunk * k; i += THREADS) {
-        int place = i / k, slot = i - place * k;
-        arrival_t t = arrival_at(s, bucket, first + place);
-        uint32_t row = afdep_word_low(position_of(r, exchange, t)[slot]);
-        c.rows[i] = (int32_t)row;
-        if (row != 0) /* the same for all choices of the token */
-            c.slot[place] = ((const uint4 *)header_of(r, exchange, t))->w;
+        int place = i / k;
+        c.rows[i] = (int32_t)afdep_word_low(position_of(r, exchange, arrival_at(s, bucket, first + place))[i - place * k]);
     }
     __syncthreads();
 }
@@ -341,9 +323,7 @@ static __device__ void place_part(const afdep_rail_rank_t &r, const afdep_cuda_r
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
         return;
-    const unsigned char *from = t.rail == r.rail
-                                    ? r.c.base + afdep_ffn_plane(r, exchange) + r.layout.ffn.inbox + (uint64_t)c.slot[place] * f.stride
-                                    : domain_row(r, exchange, t);
+    const unsigned char *from = row_of(r, exchange, t);
     uint32_t first = (uint32_t)part * VECTORS * 512u, bytes = min(VECTORS * 512u, f.payload_bytes - first);
     uint4 v[VECTORS];
 #pragma unroll
@@ -397,7 +377,7 @@ static __device__ void lay_out(const afdep_rail_rank_t &r, const afdep_cuda_rece
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
-/* A lane for each source. The fence in say() stands behind all CTAs' reads, gathered by the count of arrivals. */
+/* A lane for each source. Behind the CTA's join: the reads of all warps that forwarded are over. */
 static __device__ void send_witnesses(const afdep_rail_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
@@ -425,7 +405,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 afdep_end_forward(r, exchange);
         }
         bool fine = warp != WARPS - 1 || afdep_join(r, exchange, c.arrived);
-        if (!__syncthreads_and(fine) || !count(r, call, exchange, c))
+        if (!__syncthreads_and(fine))
+            return;
+        if (blockIdx.x == gridDim.x - 1 && warp == WARPS - 1)
+            send_witnesses(r, exchange);
+        if (!count(r, call, exchange, c))
             return;
         sum_counts(r, call, exchange, c);
     } else {
@@ -434,16 +418,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         write_ends(r, call, exchange);
     }
     lay_out<VECTORS>(r, call, exchange, c);
-    if (!(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
-        return;
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0)
-        last = afdep_last_of_grid(r.c, AFDEP_CUDA_RECEIVE);
-    if (warp != 0 || !__shfl_sync(AFDEP_FULL, last, 0))
-        return;
-    send_witnesses(r, exchange);
-    if (threadIdx.x == 0)
+    if ((call.parts & AFDEP_CUDA_RECEIVE_PLACE) && afdep_rail_leave(r, AFDEP_CUDA_RECEIVE))
         afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
 }
 

@@ -86,12 +86,7 @@ static __device__ __forceinline__ unit_t unit_at(const afdep_shape_t &s, int ind
 /* The choices' weights as they came. */
 static __device__ __forceinline__ const float *weights_of(const afdep_rail_rank_t &r, uint64_t exchange, const unit_t &u)
 {
-    uint32_t at = r.layout.row.weights_offset - r.layout.row.tag_offset;
-    if (u.rail == r.rail)
-        return (const float *)(afdep_own_header(r, exchange, u.source, u.token) + at);
-    return (const float *)(r.c.base + afdep_ffn_plane(r, exchange) +
-                           afdep_at_domain_row(&r.layout.ffn, &r.layout, &r.c.shape, u.rail, u.source, u.token) +
-                           r.layout.row.weights_offset);
+    return (const float *)(afdep_arrived_row(r, exchange, u.rail, u.source, u.token) + r.layout.row.weights_offset);
 }
 
 /* Gathers the token's terms; returns how many. */
@@ -121,7 +116,7 @@ static __device__ int take_terms(const afdep_rail_rank_t &r, const void *rows, u
 static __device__ __forceinline__ unsigned char *own_partial(const afdep_rail_rank_t &r, int source, uint32_t token)
 {
     const afdep_shape_t &s = r.c.shape;
-    return r.own_partials + ((uint64_t)source * (uint32_t)s.capacity + token) * 2u * (uint32_t)s.hidden;
+    return r.own_partials + ((uint64_t)token * (uint32_t)s.attention_domains + (uint32_t)source) * 2u * (uint32_t)s.hidden;
 }
 
 /* Where this rank's partial of a token goes. */
@@ -170,18 +165,16 @@ static __device__ void sum_rows(const afdep_rail_rank_t &r, const afdep_cuda_rep
     }
 }
 
-/* Tells the rails that sent rows, a lane each, and this rank itself: all sums of all CTAs are behind this warp. */
-static __device__ void tell_rails(const afdep_rail_rank_t &r, uint64_t exchange)
+/* Tells the rails that sent rows, a lane each, and this rank itself: all sums of all CTAs are behind this warp. `rows`: that
+   came over the lane's rail. */
+static __device__ void tell_rails(const afdep_rail_rank_t &r, uint64_t exchange, uint32_t rows)
 {
     const afdep_shape_t &s = r.c.shape;
     int q = (int)afdep_lane();
-    uint32_t rows = 0;
-    if (q < s.ranks_per_domain && q != r.rail)
-        rows = r.arrived[afdep_plane(s, exchange) * (uint32_t)s.ranks_per_domain + (uint32_t)q];
-    if (q == r.rail % AFDEP_WARP)
-        afdep_store_release_gpu64(r.summed, exchange);
-    if (rows > 0) { /* a rail that forwarded no row awaits no reply */
-        afdep_fence_system();
+    afdep_fence_system(); /* one for the words and for `summed` */
+    if (q == r.rail)
+        afdep_signal64(r.summed, exchange);
+    else if (rows > 0) { /* a rail that forwarded no row awaits no reply */
         afdep_signal64((uint64_t *)(afdep_domain_segment(r, q) + afdep_ffn_plane(r, exchange) +
                                     afdep_at_reply_word(&r.layout.ffn, r.rail)),
                        afdep_word((uint32_t)exchange, rows));
@@ -382,14 +375,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
     sum_rows<WEIGHTED>(r, call, exchange, terms);
     __syncthreads();
     if (threadIdx.x < AFDEP_WARP) {
+        uint32_t rows = 0;
+        if ((int)threadIdx.x < r.c.shape.ranks_per_domain)
+            rows = r.arrived[afdep_plane(r.c.shape, exchange) * (uint32_t)r.c.shape.ranks_per_domain + threadIdx.x];
         bool last = threadIdx.x == 0 && afdep_rail_last(r, AFDEP_RAIL_SUMMED, gridDim.x);
         __syncwarp();
         if (__shfl_sync(AFDEP_FULL, last, 0))
-            tell_rails(r, exchange);
+            tell_rails(r, exchange, rows);
     }
     if (afdep_channel_warp(r) >= 0)
         reply_forward(r, exchange, terms);
-    if (afdep_leave(r.c, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
+    if (afdep_rail_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
         afdep_finish(r.c, AFDEP_CUDA_REPLY, exchange);
 }
 

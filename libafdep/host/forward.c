@@ -143,7 +143,8 @@ static afdep_status_t forward_row(afdep_host_t *h, afdep_actor_t *actor, int sou
     afdep_plane_t *p = h->plane;
     int channel = actor->channel, rank = afdep_source_rank(s, source, h->rail);
     uint64_t slot = lane_of(h, source, channel) * h->layout->slots + position;
-    unsigned char *row = afdep_host_own(h, p->base + h->layout->ffn.inbox + slot * h->layout->row.stride);
+    unsigned char *row = afdep_host_own(h, p->base + afdep_at_rail_row(&h->layout->ffn, h->layout, s, source, channel,
+                                                                       (int)position));
     const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
     uint16_t *rails = p->record_rails + slot * (uint64_t)rails_stride(s);
     uint32_t token = tag->token;

@@ -8,8 +8,8 @@
  *   FFN rank, direct:        count word [A] | inbox rows [A][capacity]
  *   Attention rank, direct:  answer word [F] | combine tail [F] | combine rows [F][capacity]
  *   FFN rank, directional:   count word [S] | finish tail [S][C] | forward word [D][2] | reply word [D] |
- *                            extents [D][S] | rail inbox rows [S][C][slots] | domain inbox rows [D][S][capacity] |
- *                            partial rows [D][S][capacity]
+ *                            extents [D][S] | rail inbox rows [slots][S][C] | domain inbox rows [capacity][D][S] |
+ *                            partial rows [capacity][D][S]
  *   Attention, directional:  witness [M] | combine tail [M][C] | combine rows [M][capacity]
  */
 #ifndef AFDEP_PROTOCOL_LAYOUT_H
@@ -42,9 +42,9 @@ typedef struct afdep_plane_layout {
     uint64_t forward_words; /* u64 [D][2] */
     uint64_t reply_words;   /* u64 [D] */
     uint64_t extents;       /* u32 [D][extent_stride] */
-    uint64_t inbox;         /* direct: rows [A][capacity]; directional: rows [S][C][slots] */
-    uint64_t domain_inbox;  /* rows [D][S][capacity] */
-    uint64_t partials;      /* reply rows [D][S][capacity] */
+    uint64_t inbox;         /* direct: rows [A][capacity]; directional: rows [slots][S][C] */
+    uint64_t domain_inbox;  /* rows [capacity][D][S] */
+    uint64_t partials;      /* reply rows [capacity][D][S] */
     /* Attention */
     uint64_t witness_words; /* u64 [targets]: answers, done witnesses */
     uint64_t combine_tails; /* u64 [targets][C], or [targets] in the direct protocol */
@@ -125,18 +125,21 @@ AFDEP_HD uint64_t afdep_at_direct_row(const afdep_plane_layout_t *p, const afdep
     return p->inbox + ((uint64_t)a * (uint32_t)s->capacity + (uint32_t)position) * l->row.stride;
 }
 
-/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. */
+/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. Positions run slowest, so that exchanges of
+   few tokens, which use the first of every lane, touch few pages. */
 AFDEP_HD uint64_t afdep_at_rail_row(const afdep_plane_layout_t *p, const afdep_layout_t *l, const afdep_shape_t *s,
                                     int source_domain, int c, int position)
 {
     uint64_t lane = (uint64_t)source_domain * (uint32_t)s->channels + (uint32_t)c;
-    return p->inbox + (lane * l->slots + (uint32_t)position) * l->row.stride;
+    uint64_t lanes = (uint64_t)s->attention_domains * (uint32_t)s->channels;
+    return p->inbox + ((uint32_t)position * lanes + lane) * l->row.stride;
 }
 
+/* Tokens run slowest, for the same reason. */
 AFDEP_HD uint64_t afdep_rail_token_index(const afdep_shape_t *s, int rail, int source_domain, int token)
 {
-    return ((uint64_t)rail * (uint32_t)s->attention_domains + (uint32_t)source_domain) * (uint32_t)s->capacity +
-           (uint32_t)token;
+    return ((uint64_t)token * (uint32_t)s->ranks_per_domain + (uint32_t)rail) * (uint32_t)s->attention_domains +
+           (uint32_t)source_domain;
 }
 
 /* Domain inbox: the row of `token` of the source of `source_domain` on `rail`. */
