@@ -30,11 +30,6 @@ __device__ __forceinline__ uint64_t afdep_load_acquire_gpu64(const uint64_t *wor
     return value;
 }
 
-__device__ __forceinline__ void afdep_store_release_gpu64(uint64_t *word, uint64_t value)
-{
-    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
 /* ---- Who is who ---------------------------------------------------------------------------------------------- */
 
 /* The rank of a link. */
