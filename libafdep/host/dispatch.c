@@ -34,7 +34,6 @@ static void note_bad(afdep_host_t *h, int token, int slot, int id, int repeated)
 static int take_token(afdep_host_t *h, const int32_t *given, int token, int32_t *ids, int32_t *targets)
 {
     const afdep_shape_t *s = h->shape;
-    int count = 0;
     for (int k = 0; k < s->top_k; k++) {
         int32_t id = given[k];
         ids[k] = id;
@@ -46,18 +45,9 @@ static int take_token(afdep_host_t *h, const int32_t *given, int token, int32_t 
         if (id < 0 || id >= s->num_experts || repeated) {
             ids[k] = -1;
             note_bad(h, token, k, id, repeated);
-            continue;
         }
-        int target = afdep_expert_target(s, id), at = count;
-        while (at > 0 && targets[at - 1] > target)
-            at--;
-        if (at > 0 && targets[at - 1] == target)
-            continue;
-        memmove(targets + at + 1, targets + at, (size_t)(count - at) * sizeof(*targets));
-        targets[at] = target;
-        count++;
     }
-    return count;
+    return afdep_token_targets(s, ids, targets);
 }
 
 static int targets_stride(const afdep_host_t *h)
@@ -201,7 +191,7 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     uint32_t step = (uint32_t)s->in_flight;
-    for (; s->sparse_combine && actor->i < (int)h->targets; actor->i++) {
+    for (; afdep_dispatch_awaits_witness(s) && actor->i < (int)h->targets; actor->i++) {
         if (AFDEP_PLANTED(NO_WITNESS) || (AFDEP_PLANTED(WITNESS_SERVED) && !was_served(h, actor->i)))
             continue;
         uint64_t witness = afdep_fabric_read(h->fabric, p->base + afdep_at_witness(&h->layout->attention, actor->i));
@@ -290,7 +280,7 @@ static afdep_status_t rail_step(afdep_host_t *h, afdep_actor_t *actor)
         if (budget <= 0)
             return AFDEP_OK;
     }
-    if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, p->tokens, channel) == 0)
+    if (!afdep_channel_finishes(s, h->source_domain, p->tokens, channel))
         return AFDEP_DONE;
     if (actor->i >= 0)
         actor->i = -1;
@@ -353,7 +343,7 @@ static void add_actors(afdep_host_t *h)
     }
     afdep_host_add(h, count_step, "count", -1);
     for (int c = 0; c < s->channels; c++) {
-        if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, tokens, c) == 0)
+        if (!afdep_channel_finishes(s, h->source_domain, tokens, c))
             continue;
         afdep_host_add(h, rail_step, "source_dispatch", c)->i = afdep_channel_first(s, h->source_domain, c);
     }
