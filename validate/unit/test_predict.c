@@ -203,8 +203,8 @@ static void test_nvlink(void **state)
     (void)state;
     afdep_scenario_t s = shape(1, S, S + 1);
     afdep_cost_t cost = free_cost();
-    afdep_shape_t shape = { .hidden = 256, .top_k = 1 };
-    afdep_row_format_t row = afdep_row_format(&shape);
+    afdep_shape_t elements = { .hidden = 256, .top_k = 1 };
+    afdep_row_format_t row = afdep_row_format(&elements);
     cost.value[AFDEP_COST_NVLINK_BANDWIDTH] = 1; /* a nanosecond for each byte */
     /* Rows of all sources queue at the FFN rank's port, and their replies at its other direction; a count word, an answer
        and a combine word of each source pass there too. */
@@ -213,6 +213,13 @@ static void test_nvlink(void **state)
     assert_true(p.samples_us[0] * NS >= rows && p.samples_us[0] * NS <= rows + 8 * (3 * S + 3));
     afdep_prediction_free(&p);
     afdep_scenario_free(&s);
+    /* Across domains the rails wait for each other twice: for forwarded rows, and for partials. */
+    afdep_scenario_t across = shape(2, 2 * S, 2);
+    cost = free_cost();
+    cost.value[AFDEP_COST_NVLINK_LATENCY] = 400;
+    expect(&across, &cost, 1, 1, 1, 800);
+    expect(&across, &cost, 0, 0, 1, 800);
+    afdep_scenario_free(&across);
 }
 
 static void test_memory(void **state)
