@@ -16,11 +16,16 @@
 static int run(afdep_predict_plan_t *plan, char *why, size_t why_size)
 {
     switch (plan->mode) {
-    case AFDEP_PREDICT_COMPARE: return afdep_predict_compare(plan, why, why_size);
-    case AFDEP_PREDICT_SWEEP: return afdep_predict_sweep(plan, why, why_size);
-    case AFDEP_PREDICT_FIT: return afdep_predict_fit(plan, why, why_size);
-    case AFDEP_PREDICT_PLAN: return afdep_predict_planning(plan, why, why_size);
-    default: return afdep_predict_cells(plan, why, why_size);
+    case AFDEP_PREDICT_COMPARE:
+        return afdep_predict_compare(plan, why, why_size);
+    case AFDEP_PREDICT_SWEEP:
+        return afdep_predict_sweep(plan, why, why_size);
+    case AFDEP_PREDICT_FIT:
+        return afdep_predict_fit(plan, why, why_size);
+    case AFDEP_PREDICT_PLAN:
+        return afdep_predict_planning(plan, why, why_size);
+    default:
+        return afdep_predict_cells(plan, why, why_size);
     }
 }
 

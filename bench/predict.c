@@ -19,8 +19,7 @@
 
 const char *afdep_resource_name(afdep_resource_t resource)
 {
-    static const char *const names[] = { "NIC send", "NIC receive", "NVLink out", "NVLink in",
-                                         "SM", "memory", "warp" };
+    static const char *const names[] = { "NIC send", "NIC receive", "NVLink out", "NVLink in", "SM", "memory", "warp" };
     return names[resource];
 }
 
@@ -51,8 +50,10 @@ static int resolve(afdep_predictor_t *p)
     p->row = afdep_row_format(&p->shape);
     p->direct = p->shape.protocol == AFDEP_PROTOCOL_DIRECT;
     if (!p->direct && p->shape.protocol != AFDEP_PROTOCOL_DIRECTIONAL)
-        return afdep_why(p->why, p->why_size, "scenario %s: its protocol has no model yet: only those of one domain, and of "
-                                              "several domains of one role each, have one", c->scenario->name);
+        return afdep_why(p->why, p->why_size,
+                         "scenario %s: its protocol has no model yet: only those of one domain, and of "
+                         "several domains of one role each, have one",
+                         c->scenario->name);
     p->domains = p->shape.ranks / p->shape.ranks_per_domain;
     p->exchanges = c->warmup + c->iterations;
     return 0;
@@ -176,10 +177,11 @@ static int make_all(afdep_predictor_t *p)
 
 static void free_ffn(afdep_predict_ffn_t *f)
 {
-    void *const arrays[] = { f->warp_index, f->source_left, f->lane_next, f->held, f->lane_head, f->lane_tail,
-                             f->lane_token, f->pending, f->back_source, f->back_token, f->counted, f->early,
-                             f->forwarded[0], f->forwarded[1], f->arrived[0], f->arrived[1], f->arrivals[0].list,
-                             f->arrivals[1].list };
+    void *const arrays[] = { f->warp_index,       f->source_left,     f->lane_next,  f->held,
+                             f->lane_head,        f->lane_tail,       f->lane_token, f->pending,
+                             f->back_source,      f->back_token,      f->counted,    f->early,
+                             f->forwarded[0],     f->forwarded[1],    f->arrived[0], f->arrived[1],
+                             f->arrivals[0].list, f->arrivals[1].list };
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         free(arrays[i]);
 }
@@ -194,9 +196,9 @@ static void free_all(afdep_predictor_t *p)
     }
     for (int f = 0; p->ffns && f < p->shape.ffn_ranks; f++)
         free_ffn(&p->ffns[f]);
-    void *const arrays[] = { p->nic_send, p->nic_receive, p->port_out, p->port_in, p->sms, p->memory, p->warps,
-                             p->longest, p->first_start, p->final_start, p->in, p->out, p->sources, p->ffns,
-                             p->queue.heap };
+    void *const arrays[] = { p->nic_send, p->nic_receive, p->port_out, p->port_in,     p->sms,
+                             p->memory,   p->warps,       p->longest,  p->first_start, p->final_start,
+                             p->in,       p->out,         p->sources,  p->ffns,        p->queue.heap };
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         free(arrays[i]);
     afdep_workload_free(&p->routes);
@@ -215,19 +217,45 @@ static void word_landed(afdep_predictor_t *p, const afdep_event_t *event)
 static void take_event(afdep_predictor_t *p, const afdep_event_t *e)
 {
     switch ((afdep_event_kind_t)e->kind) {
-    case AFDEP_EVENT_DISPATCH: afdep_predict_dispatch(p, e->rank); return;
-    case AFDEP_EVENT_SEND: afdep_predict_send(p, e->rank, e->channel); return;
-    case AFDEP_EVENT_NIC: afdep_predict_arrive_nic(p, e); return;
-    case AFDEP_EVENT_NVLINK: afdep_predict_arrive_nvlink(p, e); return;
-    case AFDEP_EVENT_WORD: word_landed(p, e); return;
-    case AFDEP_EVENT_RECEIVE: afdep_predict_receive(p, e->rank); return;
-    case AFDEP_EVENT_FORWARD: afdep_predict_forward(p, e->rank, e->channel); return;
-    case AFDEP_EVENT_LAID_OUT: afdep_predict_laid_out(p, e->rank); return;
-    case AFDEP_EVENT_REPLY: afdep_predict_reply(p, e->rank); return;
-    case AFDEP_EVENT_SUM: afdep_predict_sum(p, e->rank, e->channel); return;
-    case AFDEP_EVENT_BACK: afdep_predict_back(p, e->rank, e->channel); return;
-    case AFDEP_EVENT_COLLECT: afdep_predict_collect(p, e->rank); return;
-    case AFDEP_EVENT_COLLECTED: afdep_predict_collected(p, e->rank, e->channel); return;
+    case AFDEP_EVENT_DISPATCH:
+        afdep_predict_dispatch(p, e->rank);
+        return;
+    case AFDEP_EVENT_SEND:
+        afdep_predict_send(p, e->rank, e->channel);
+        return;
+    case AFDEP_EVENT_NIC:
+        afdep_predict_arrive_nic(p, e);
+        return;
+    case AFDEP_EVENT_NVLINK:
+        afdep_predict_arrive_nvlink(p, e);
+        return;
+    case AFDEP_EVENT_WORD:
+        word_landed(p, e);
+        return;
+    case AFDEP_EVENT_RECEIVE:
+        afdep_predict_receive(p, e->rank);
+        return;
+    case AFDEP_EVENT_FORWARD:
+        afdep_predict_forward(p, e->rank, e->channel);
+        return;
+    case AFDEP_EVENT_LAID_OUT:
+        afdep_predict_laid_out(p, e->rank);
+        return;
+    case AFDEP_EVENT_REPLY:
+        afdep_predict_reply(p, e->rank);
+        return;
+    case AFDEP_EVENT_SUM:
+        afdep_predict_sum(p, e->rank, e->channel);
+        return;
+    case AFDEP_EVENT_BACK:
+        afdep_predict_back(p, e->rank, e->channel);
+        return;
+    case AFDEP_EVENT_COLLECT:
+        afdep_predict_collect(p, e->rank);
+        return;
+    case AFDEP_EVENT_COLLECTED:
+        afdep_predict_collected(p, e->rank, e->channel);
+        return;
     }
 }
 
@@ -301,8 +329,9 @@ static void count(const afdep_predictor_t *p, afdep_prediction_t *out)
             most = f;
     }
     double n = p->exchanges;
-    out->counts = (afdep_predict_counts_t){ (double)most->finish / n, (double)most->count / n, (double)most->combine / n,
-                                            (double)most->witness / n, (double)most->puts / n, (double)most->bytes / n };
+    out->counts =
+        (afdep_predict_counts_t){ (double)most->finish / n,  (double)most->count / n, (double)most->combine / n,
+                                  (double)most->witness / n, (double)most->puts / n,  (double)most->bytes / n };
     for (int r = 0; r < p->shape.ranks; r++) {
         out->in[r] = (double)p->in[r] / n;
         out->out[r] = (double)p->out[r] / n;

@@ -59,7 +59,7 @@ typedef struct afdep_predict_case {
     int stagger, sparse_dispatch, sparse_combine;
     afdep_witness_t witness;
     int tokens;
-    int free_running; /* 0: all ranks begin an exchange together, as in the bench; 1: each when it is done with the last */
+    int free_running; /* each rank begins when it is done with the last exchange; else all together, as in the bench */
     int warmup, iterations;
     uint64_t seed;
     const afdep_predict_watch_t *watch; /* or NULL */

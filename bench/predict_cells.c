@@ -26,13 +26,16 @@ static void print_header(const afdep_predict_plan_t *plan)
     printf("# emulated: virtual time, cost model %s; the witness is awaited %s\n", plan->cost.name,
            plan->witness == AFDEP_WITNESS_COLLECT ? "in collect, as published" : "by the next dispatch");
     printf("# scenario %s: %d FFN and %d Attention ranks, %d domain%s of %d\n", s->name, s->ffn_ranks,
-           s->attention_ranks, ranks / s->ranks_per_domain, ranks == s->ranks_per_domain ? "" : "s", s->ranks_per_domain);
+           s->attention_ranks, ranks / s->ranks_per_domain, ranks == s->ranks_per_domain ? "" : "s",
+           s->ranks_per_domain);
     printf("# model: %d experts, top-%d, hidden %d, %s; %d channels, seed %llu\n", s->num_experts, s->top_k, s->hidden,
            arm.dtype, 8 * s->num_sms, (unsigned long long)s->seed);
-    printf("# arm %s: stagger %s, sparse dispatch %s, sparse combine %s, graph %s\n", arm.name, arm.stagger ? "on" : "off",
-           arm.sparse_dispatch ? "on" : "off", arm.sparse_combine ? "on" : "off", arm.graph ? "on" : "off");
-    printf("# sample: the longest dispatch to collect of any Attention rank; busiest: of all resources, and how long it "
-           "served\n");
+    printf("# arm %s: stagger %s, sparse dispatch %s, sparse combine %s, graph %s\n", arm.name,
+           arm.stagger ? "on" : "off", arm.sparse_dispatch ? "on" : "off", arm.sparse_combine ? "on" : "off",
+           arm.graph ? "on" : "off");
+    printf(
+        "# sample: the longest dispatch to collect of any Attention rank; busiest: of all resources, and how long it "
+        "served\n");
     printf("#%7s%10s%10s%10s%10s%10s%12s%8s%8s  %s\n", "tokens", "min", "median", "mean", "p99", "skew", "bytes",
            "signals", "GB/s", "busiest");
     printf("#%7s%10s%10s%10s%10s%10s%12s%8s%8s\n", "", "us", "us", "us", "us", "us", "B/exch", "/exch", "");
@@ -84,7 +87,8 @@ static int add_busy(cJSON *cell, const afdep_prediction_t *p)
     for (int i = 0; done && i < AFDEP_RESOURCES; i++) {
         cJSON *one = cJSON_CreateObject();
         done = cJSON_AddStringToObject(one, "resource", afdep_resource_name((afdep_resource_t)i)) &&
-               add(one, "rank", p->load[i].rank) && add(one, "share", p->load[i].share) && cJSON_AddItemToArray(list, one);
+               add(one, "rank", p->load[i].rank) && add(one, "share", p->load[i].share) &&
+               cJSON_AddItemToArray(list, one);
     }
     return done;
 }

@@ -18,7 +18,8 @@ static void print_head(const afdep_predict_plan_t *plan, const char *file)
            afdep_native_tree_dirty() ? " (modified)" : "");
     printf("# emulated: virtual time, cost model %s, beside the times of %s\n", plan->cost.name, file);
     printf("# the witness is awaited %s; cells of screens that the model was fitted on are marked\n",
-           plan->witness == AFDEP_WITNESS_COLLECT ? "in collect, as published" : "by the next dispatch, as in the library");
+           plan->witness == AFDEP_WITNESS_COLLECT ? "in collect, as published"
+                                                  : "by the next dispatch, as in the library");
     printf("#%-31s %-32s%8s%12s%12s%9s\n", "screen", "arm", "tokens", "published", "predicted", "error");
     printf("#%-31s %-32s%8s%12s%12s%9s\n", "", "", "", "us", "us", "%");
 }
@@ -31,8 +32,9 @@ static void print_screen(const afdep_published_screen_t *screen)
             printf("%-32s %-32s not modelled: %s\n", screen->id, arm->name, arm->not_modelled);
         for (int t = 0; !arm->not_modelled && t < screen->scenario.token_counts; t++)
             if (!isnan(arm->us[t]))
-                printf("%-32s %-32s%8d%12.1f%12.1f%9.1f%s\n", screen->id, arm->name, screen->scenario.tokens[t], arm->us[t],
-                       arm->predicted[t], 100 * (arm->predicted[t] / arm->us[t] - 1), screen->fitted ? "  fitted" : "");
+                printf("%-32s %-32s%8d%12.1f%12.1f%9.1f%s\n", screen->id, arm->name, screen->scenario.tokens[t],
+                       arm->us[t], arm->predicted[t], 100 * (arm->predicted[t] / arm->us[t] - 1),
+                       screen->fitted ? "  fitted" : "");
     }
 }
 
@@ -54,7 +56,8 @@ static void print_error(const char *what, const afdep_published_error_t *error)
         return;
     printf("# %s: %d cells, median error %.1f%%, largest %.1f%% (%s)\n", what, error->cells, 100 * error->median,
            100 * error->largest, error->worst);
-    printf("# %s: %d differences of arms beyond 3%%, %d predicted the other way\n", what, error->gains, error->gains_wrong);
+    printf("# %s: %d differences of arms beyond 3%%, %d predicted the other way\n", what, error->gains,
+           error->gains_wrong);
 }
 
 /* ---- The record ---------------------------------------------------------------------------------------------- */
@@ -62,8 +65,8 @@ static void print_error(const char *what, const afdep_published_error_t *error)
 static int add_arm(cJSON *screens, const afdep_published_screen_t *screen, const afdep_published_arm_t *arm)
 {
     cJSON *one = cJSON_CreateObject();
-    int done = one && cJSON_AddStringToObject(one, "screen", screen->id) && cJSON_AddStringToObject(one, "arm", arm->name) &&
-               cJSON_AddBoolToObject(one, "fitted", screen->fitted) &&
+    int done = one && cJSON_AddStringToObject(one, "screen", screen->id) &&
+               cJSON_AddStringToObject(one, "arm", arm->name) && cJSON_AddBoolToObject(one, "fitted", screen->fitted) &&
                cJSON_AddItemToObject(one, "not_modelled",
                                      arm->not_modelled ? cJSON_CreateString(arm->not_modelled) : cJSON_CreateNull());
     cJSON *cells = done ? cJSON_AddArrayToObject(one, "cells") : NULL;
@@ -124,7 +127,8 @@ static int write_record(const afdep_predict_plan_t *plan, const afdep_published_
 static int compare(const afdep_predict_plan_t *plan, afdep_published_t *published, const char *file, char *why,
                    size_t why_size)
 {
-    afdep_predict_how_t how = { &plan->cost, (afdep_witness_t)plan->witness, plan->free_running, plan->warmup, plan->iterations };
+    afdep_predict_how_t how = { &plan->cost, (afdep_witness_t)plan->witness, plan->free_running, plan->warmup,
+                                plan->iterations };
     afdep_published_error_t fitted, predicted;
     print_head(plan, file);
     for (int i = 0; i < published->count; i++) {
@@ -199,7 +203,8 @@ static int fit(afdep_predict_plan_t *plan, afdep_published_t *published, char *w
 {
     afdep_fit_t run = { .published = published,
                         .cost = &plan->cost,
-                        .how = { NULL, (afdep_witness_t)plan->witness, plan->free_running, plan->warmup, plan->iterations },
+                        .how = { NULL, (afdep_witness_t)plan->witness, plan->free_running, plan->warmup,
+                                 plan->iterations },
                         .evaluations = plan->evaluations,
                         .tick = tick,
                         .context = plan };
@@ -218,7 +223,8 @@ static int fit(afdep_predict_plan_t *plan, afdep_published_t *published, char *w
     }
     for (int id = 0; id < AFDEP_COSTS; id++)
         if (plan->cost.origin[id] == AFDEP_COST_FITTED)
-            printf("# fitted: %s = %.6g %s\n", afdep_cost_table[id].name, plan->cost.value[id], afdep_cost_table[id].unit);
+            printf("# fitted: %s = %.6g %s\n", afdep_cost_table[id].name, plan->cost.value[id],
+                   afdep_cost_table[id].unit);
     return plan->cost_out && write_cost(plan, why, why_size) != 0 ? 1 : 0;
 }
 

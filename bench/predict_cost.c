@@ -25,7 +25,8 @@ const afdep_cost_info_t afdep_cost_table[AFDEP_COSTS] = {
     { "nic_signal_send", "ns", 0, NS_MOST, "a sending NIC's service of one signal" },
     { "nic_signal_receive", "ns", 0, NS_MOST, "a receiving NIC's service of one signal, an atomic update of memory" },
     { "nic_latency", "ns", 0, NS_MOST,
-      "from the posting of a message to its head at the receiving NIC when nothing queues, and from there to the reader" },
+      "from the posting of a message to its head at the receiving NIC when nothing queues, and from there to the "
+      "reader" },
     { "nics_per_rank", "1", 0.015625, 64, "NICs of a rank; below 1, a NIC is shared by that part of a domain's ranks" },
     { "nvlink_bandwidth", "GB/s", GBS_LEAST, GBS_MOST, "bytes that a rank's NVLink port moves per second, each way" },
     { "nvlink_latency", "ns", 0, NS_MOST, "from a store to its sight by a peer of the domain" },
@@ -36,10 +37,12 @@ const afdep_cost_info_t afdep_cost_table[AFDEP_COSTS] = {
     { "warp_sum_row", "ns", 0, NS_MOST, "a warp's sum of one token's rows on an FFN rank" },
     { "warp_back_row", "ns", 0, NS_MOST, "a forward warp's sum of one token's partials, staged and posted" },
     { "warp_collect_row", "ns", 0, NS_MOST, "a source's warp, the sum of one token's replies" },
-    { "sm_row", "ns", 0, NS_MOST, "an SM's own service of a row that crosses domains, beside its bytes: its warps share it" },
+    { "sm_row", "ns", 0, NS_MOST,
+      "an SM's own service of a row that crosses domains, beside its bytes: its warps share it" },
     { "sm_load", "GB/s", GBS_LEAST, GBS_MOST, "bytes that one SM loads, sums and stores locally per second" },
     { "sm_store", "GB/s", GBS_LEAST, GBS_MOST, "bytes that one SM stores to peers of the domain per second" },
-    { "memory_bandwidth", "GB/s", GBS_LEAST, GBS_MOST, "bytes read and written per second while rows are laid out by expert" },
+    { "memory_bandwidth", "GB/s", GBS_LEAST, GBS_MOST,
+      "bytes read and written per second while rows are laid out by expert" },
     { "kernel_launch", "ns", 0, NS_MOST, "between two kernels of a rank, launched one by one" },
     { "kernel_graph_gap", "ns", 0, NS_MOST, "between two kernels of a rank inside a graph" },
     { "kernel_prologue", "ns", 0, NS_MOST, "a kernel's own beginning, until its warps take up their first work" },
@@ -119,8 +122,8 @@ static int check_nics(const char *file, const afdep_cost_t *cost, char *why, siz
     double value = cost->value[AFDEP_COST_NICS_PER_RANK], whole = value >= 1 ? value : 1 / value;
     if (whole == (double)(int)whole)
         return 0;
-    return afdep_why(why, why_size, "%s: parameters.nics_per_rank.value: %g is neither a whole number nor one part of 1",
-                     file, value);
+    return afdep_why(why, why_size,
+                     "%s: parameters.nics_per_rank.value: %g is neither a whole number nor one part of 1", file, value);
 }
 
 static int read_fitted_on(const char *file, const cJSON *list, afdep_cost_t *cost, char *why, size_t why_size)
@@ -241,7 +244,8 @@ cJSON *afdep_cost_json(const afdep_cost_t *cost)
     for (int id = 0; done && id < AFDEP_COSTS; id++) {
         const afdep_cost_info_t *info = &afdep_cost_table[id];
         cJSON *one = cJSON_AddObjectToObject(parameters, info->name);
-        done = cJSON_AddNumberToObject(one, "value", cost->value[id]) && cJSON_AddStringToObject(one, "unit", info->unit) &&
+        done = cJSON_AddNumberToObject(one, "value", cost->value[id]) &&
+               cJSON_AddStringToObject(one, "unit", info->unit) &&
                cJSON_AddStringToObject(one, "origin", origins[cost->origin[id]]) &&
                cJSON_AddStringToObject(one, "from", cost->from[id]) &&
                cJSON_AddStringToObject(one, "meaning", info->meaning);

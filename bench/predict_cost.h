@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cost models: what a message, a row, a kernel boundary take. One table names every parameter, its unit and its meaning;
- * files (afdep-cost/1) give each a value and say where it comes from.
+ * Cost models: what a message, a row, a kernel boundary take. One table names every parameter, its unit and its
+ * meaning; files (afdep-cost/1) give each a value and say where it comes from.
  */
 #ifndef AFDEP_BENCH_PREDICT_COST_H
 #define AFDEP_BENCH_PREDICT_COST_H
@@ -59,7 +59,7 @@ typedef struct afdep_cost {
     char *note; /* owned */
     double value[AFDEP_COSTS];
     afdep_cost_origin_t origin[AFDEP_COSTS];
-    char *from[AFDEP_COSTS]; /* where the value comes from; owned */
+    char *from[AFDEP_COSTS];                 /* where the value comes from; owned */
     char *fitted_on[AFDEP_COST_SCREENS_MAX]; /* screens that the fitted ones were fitted on; owned */
     int fitted_on_count;
 } afdep_cost_t;

@@ -12,9 +12,9 @@
 
 #include "bench/lib/why.h"
 
-#define STEP 0.25     /* of a parameter's start, to the simplex's other corners */
-#define RESTARTS 4    /* a simplex that has shrunk is spread anew around its best corner */
-#define SHRUNK 0.002  /* relative difference of the corners' errors that counts as shrunk */
+#define STEP 0.25    /* of a parameter's start, to the simplex's other corners */
+#define RESTARTS 4   /* a simplex that has shrunk is spread anew around its best corner */
+#define SHRUNK 0.002 /* relative difference of the corners' errors that counts as shrunk */
 
 typedef struct corner {
     double at[AFDEP_COSTS];

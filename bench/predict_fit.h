@@ -13,7 +13,8 @@ typedef struct afdep_fit {
     afdep_cost_t *cost;           /* where the fit starts, and the fitted model after it */
     afdep_predict_how_t how;      /* its cost is not used */
     int evaluations;              /* at most so many */
-    void (*tick)(void *context, int evaluation, double error); /* the best error so far, as a root mean square; or NULL */
+    void (*tick)(void *context, int evaluation,
+                 double error); /* the best error so far, as a root mean square; or NULL */
     void *context;
 } afdep_fit_t;
 

@@ -2,8 +2,8 @@
 /*
  * What the parts of the predictor share: events, links, ranks.
  *
- * A link serves first come, first served; who uses it asks in order of time, since every use happens inside an event and
- * events are taken in order. A row needs no event where it lands: the word behind it on its lane publishes it.
+ * A link serves first come, first served; who uses it asks in order of time, since every use happens inside an event
+ * and events are taken in order. A row needs no event where it lands: the word behind it on its lane publishes it.
  */
 #ifndef AFDEP_BENCH_PREDICT_INTERNAL_H
 #define AFDEP_BENCH_PREDICT_INTERNAL_H
@@ -15,19 +15,19 @@ typedef int64_t afdep_ps_t;
 /* ---- Events -------------------------------------------------------------------------------------------------- */
 
 typedef enum afdep_event_kind {
-    AFDEP_EVENT_DISPATCH,   /* rank: a source's kernel begins */
-    AFDEP_EVENT_SEND,       /* rank, channel: a source's warp has its row or signals ready */
-    AFDEP_EVENT_NIC,        /* peer -> rank: a message's head is at the receiving NIC; value: bytes, 0 for a word */
-    AFDEP_EVENT_NVLINK,     /* peer -> rank: the same at an NVLink port */
-    AFDEP_EVENT_WORD,       /* peer -> rank: a word is there */
-    AFDEP_EVENT_RECEIVE,    /* rank: an FFN rank's receive begins */
-    AFDEP_EVENT_FORWARD,    /* rank, channel: a forward warp has handled a row */
-    AFDEP_EVENT_LAID_OUT,   /* rank: rows stand by expert */
-    AFDEP_EVENT_REPLY,      /* rank: an FFN rank's reply begins */
-    AFDEP_EVENT_SUM,        /* rank, channel: a warp has summed a token's rows */
-    AFDEP_EVENT_BACK,       /* rank, channel: a warp has a row or a signal for its source ready */
-    AFDEP_EVENT_COLLECT,    /* rank: a source's collect begins */
-    AFDEP_EVENT_COLLECTED   /* rank, channel: a warp has summed a token's replies */
+    AFDEP_EVENT_DISPATCH, /* rank: a source's kernel begins */
+    AFDEP_EVENT_SEND,     /* rank, channel: a source's warp has its row or signals ready */
+    AFDEP_EVENT_NIC,      /* peer -> rank: a message's head is at the receiving NIC; value: bytes, 0 for a word */
+    AFDEP_EVENT_NVLINK,   /* peer -> rank: the same at an NVLink port */
+    AFDEP_EVENT_WORD,     /* peer -> rank: a word is there */
+    AFDEP_EVENT_RECEIVE,  /* rank: an FFN rank's receive begins */
+    AFDEP_EVENT_FORWARD,  /* rank, channel: a forward warp has handled a row */
+    AFDEP_EVENT_LAID_OUT, /* rank: rows stand by expert */
+    AFDEP_EVENT_REPLY,    /* rank: an FFN rank's reply begins */
+    AFDEP_EVENT_SUM,      /* rank, channel: a warp has summed a token's rows */
+    AFDEP_EVENT_BACK,     /* rank, channel: a warp has a row or a signal for its source ready */
+    AFDEP_EVENT_COLLECT,  /* rank: a source's collect begins */
+    AFDEP_EVENT_COLLECTED /* rank, channel: a warp has summed a token's replies */
 } afdep_event_kind_t;
 
 /* Words, by what they say. The first five are signals of fabric.h's kinds. */
@@ -79,9 +79,9 @@ typedef struct afdep_predict_source {
     afdep_ps_t began; /* the exchange under way */
     uint64_t exchange;
     int waiting, collecting; /* for witnesses; collect runs */
-    uint64_t witnesses;                  /* since the start */
-    int32_t *next;                       /* [C]: the next token of a channel */
-    uint32_t *awaited;                   /* [C]: combine signals yet to come (direct: in [0]) */
+    uint64_t witnesses;      /* since the start */
+    int32_t *next;           /* [C]: the next token of a channel */
+    uint32_t *awaited;       /* [C]: combine signals yet to come (direct: in [0]) */
     int sending, channels_left;
     int32_t *ids[2]; /* [T][K], by exchange parity */
 } afdep_predict_source_t;
@@ -103,7 +103,7 @@ typedef struct afdep_predict_arrivals {
 typedef struct afdep_predict_ffn {
     uint64_t exchange;
     afdep_ps_t began; /* the call under way */
-    int receiving; /* its receive runs: words that come before wait in `early` */
+    int receiving;    /* its receive runs: words that come before wait in `early` */
     afdep_event_t *early;
     uint32_t early_count, early_limit;
     /* Forwarding. Lanes are [S][C]; a channel's landed lanes are a list. */
@@ -132,7 +132,7 @@ typedef struct afdep_predictor {
     const afdep_predict_case_t *predict;
     afdep_shape_t shape;
     afdep_row_format_t row;
-    uint32_t extent_bytes; /* that go with a forward word: the largest token of each source */
+    uint32_t extent_bytes;        /* that go with a forward word: the largest token of each source */
     int direct, domains, per_nic; /* per_nic: ranks that share one, or 1 */
     int nics;                     /* of a rank, or 1 */
     int exchanges;
@@ -144,10 +144,10 @@ typedef struct afdep_predictor {
     afdep_queue_t queue;
     afdep_ps_t now;
     afdep_link_t *nic_send, *nic_receive, *port_out, *port_in, *sms, *memory, *warps;
-    afdep_predict_source_t *sources; /* [A] */
-    afdep_predict_ffn_t *ffns;       /* [F] */
-    afdep_source_tokens_t routes;    /* where routes are made */
-    afdep_ps_t last_start[2];        /* the last source's start, by exchange parity */
+    afdep_predict_source_t *sources;                 /* [A] */
+    afdep_predict_ffn_t *ffns;                       /* [F] */
+    afdep_source_tokens_t routes;                    /* where routes are made */
+    afdep_ps_t last_start[2];                        /* the last source's start, by exchange parity */
     afdep_ps_t *longest, *first_start, *final_start; /* [exchanges] */
     uint64_t *in, *out;                              /* [ranks] */
     int sources_done, ffns_done; /* with all exchanges; or, with aligned starts, with the one under way */
@@ -168,7 +168,8 @@ static inline afdep_predict_source_t *afdep_predict_source(afdep_predictor_t *p,
 }
 
 /* The choices of a source's token in the exchange of a parity. */
-static inline const int32_t *afdep_predict_ids(const afdep_predictor_t *p, uint32_t source, uint64_t exchange, int token)
+static inline const int32_t *afdep_predict_ids(const afdep_predictor_t *p, uint32_t source, uint64_t exchange,
+                                               int token)
 {
     return p->sources[source].ids[exchange & 1] + (size_t)token * (size_t)p->shape.top_k;
 }

@@ -10,7 +10,8 @@
 
 #include "bench/predict_internal.h"
 
-static const char *const word_names[] = { "finish tail", "count word", "combine", "witness", "forward word", "reply word" };
+static const char *const word_names[] = { "finish tail", "count word",   "combine",
+                                          "witness",     "forward word", "reply word" };
 
 static void served(const afdep_predictor_t *p, afdep_resource_t resource, int rank, int index, afdep_ps_t from,
                    afdep_ps_t to, const char *what)
@@ -22,9 +23,9 @@ static void served(const afdep_predictor_t *p, afdep_resource_t resource, int ra
 
 static afdep_signal_kind_t signal_kind(afdep_word_kind_t says)
 {
-    static const afdep_signal_kind_t kinds[] = { AFDEP_SIGNAL_FINISH_TAIL, AFDEP_SIGNAL_COUNT_WORD, AFDEP_SIGNAL_COMBINE,
-                                                 AFDEP_SIGNAL_WITNESS, AFDEP_SIGNAL_DOMAIN_WORD,
-                                                 AFDEP_SIGNAL_DOMAIN_WORD };
+    static const afdep_signal_kind_t kinds[] = { AFDEP_SIGNAL_FINISH_TAIL, AFDEP_SIGNAL_COUNT_WORD,
+                                                 AFDEP_SIGNAL_COMBINE,     AFDEP_SIGNAL_WITNESS,
+                                                 AFDEP_SIGNAL_DOMAIN_WORD, AFDEP_SIGNAL_DOMAIN_WORD };
     return kinds[says];
 }
 
@@ -73,8 +74,10 @@ static void nic_issue(afdep_predictor_t *p, int from, int to, int channel, afdep
     int nic = nic_of(p, from, channel);
     afdep_ps_t start = afdep_link_use(&p->nic_send[nic], p->now, service);
     served(p, AFDEP_RESOURCE_NIC_SEND, from, nic, start, start + service, bytes ? "row" : word_names[says]);
-    afdep_event_t event = { start + p->nic_latency, 0, (uint32_t)to, (uint32_t)from, bytes ? bytes : value,
-                            (uint16_t)(channel + 1), AFDEP_EVENT_NIC, (uint8_t)(bytes ? UINT8_MAX : says) };
+    afdep_event_t event = { start + p->nic_latency, 0,
+                            (uint32_t)to,           (uint32_t)from,
+                            bytes ? bytes : value,  (uint16_t)(channel + 1),
+                            AFDEP_EVENT_NIC,        (uint8_t)(bytes ? UINT8_MAX : says) };
     afdep_queue_add(&p->queue, &event);
 }
 
@@ -117,8 +120,13 @@ static void nvlink_issue(afdep_predictor_t *p, int from, int to, uint32_t bytes,
     if (bytes)
         served(p, AFDEP_RESOURCE_NVLINK_OUT, from, 0, start, start + service, "row");
     /* The exchange's parity: a forward word has an entry for each. */
-    afdep_event_t event = { start + p->nvlink_latency, 0, (uint32_t)to, (uint32_t)from, bytes ? bytes : value,
-                            (uint16_t)(exchange_of(p, from) & 1), AFDEP_EVENT_NVLINK,
+    afdep_event_t event = { start + p->nvlink_latency,
+                            0,
+                            (uint32_t)to,
+                            (uint32_t)from,
+                            bytes ? bytes : value,
+                            (uint16_t)(exchange_of(p, from) & 1),
+                            AFDEP_EVENT_NVLINK,
                             (uint8_t)(bytes ? UINT8_MAX : says) };
     afdep_queue_add(&p->queue, &event);
 }
@@ -153,7 +161,8 @@ void afdep_predict_arrive_nvlink(afdep_predictor_t *p, const afdep_event_t *even
 
 /* ---- Warps --------------------------------------------------------------------------------------------------- */
 
-/* In a channel protocol the warps of an SM serve neighbouring channels; in one domain rows are dealt to the SMs in turn. */
+/* In a channel protocol the warps of an SM serve neighbouring channels; in one domain rows are dealt to the SMs in
+ * turn. */
 static int sm_of(const afdep_predictor_t *p, int warp)
 {
     return p->direct ? warp % p->shape.num_sms : warp / (p->shape.channels / p->shape.num_sms);

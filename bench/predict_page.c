@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page of a sweep or a plan: its table, round trips against Attention domains (or tokens, where domains do not vary),
- * and how busy each resource is.
+ * The page of a sweep or a plan: its table, round trips against Attention domains (or tokens, where domains do not
+ * vary), and how busy each resource is.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -23,7 +23,11 @@
 #define CURVES_MAX 48
 
 /* What stands on the horizontal axis of a picture: the first of these that varies. */
-typedef enum across { ACROSS_DOMAINS, ACROSS_TOKENS, ACROSS_CHANNELS } across_t;
+typedef enum across {
+    ACROSS_DOMAINS,
+    ACROSS_TOKENS,
+    ACROSS_CHANNELS
+} across_t;
 
 static double across_of(const afdep_predict_row_t *row, across_t across)
 {
@@ -43,7 +47,8 @@ static across_t choose_across(const afdep_predict_rows_t *rows)
 static int same_curve(const afdep_predict_row_t *a, const afdep_predict_row_t *b, across_t across)
 {
     return a->nics_per_rank == b->nics_per_rank && (across == ACROSS_DOMAINS || a->domains == b->domains) &&
-           (across == ACROSS_TOKENS || a->tokens == b->tokens) && (across == ACROSS_CHANNELS || a->channels == b->channels);
+           (across == ACROSS_TOKENS || a->tokens == b->tokens) &&
+           (across == ACROSS_CHANNELS || a->channels == b->channels);
 }
 
 typedef struct curves {
@@ -80,9 +85,10 @@ static void frame(FILE *out, const curves_t *curves, const char *title)
     }
     fputs("set encoding utf8\nset title ", out);
     afdep_gnuplot_quote(out, title);
-    fprintf(out, " noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#cccccc' lw 1 dt 1\n"
-                 "set key outside below center horizontal noenhanced samplen 4 height 1\n"
-                 "set xlabel '%s'\nset logscale x 2\nset xrange [%g:%g]\n",
+    fprintf(out,
+            " noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#cccccc' lw 1 dt 1\n"
+            "set key outside below center horizontal noenhanced samplen 4 height 1\n"
+            "set xlabel '%s'\nset logscale x 2\nset xrange [%g:%g]\n",
             names[curves->across], low / 1.2, high * 1.2);
 }
 
@@ -167,7 +173,8 @@ static void busy_drawing(FILE *out, const void *context)
     frame(out, curves, "How long the busiest of each resource serves, first curve");
     fputs("set yrange [0:105]\nset ylabel 'share of the time (%)'\nplot ", out);
     for (int k = 0; k < AFDEP_RESOURCES; k++) {
-        fprintf(out, "%s$busy using 1:%d with linespoints lt %d title ", k ? ", " : "", k + 2, k % AFDEP_GNUPLOT_STYLES + 1);
+        fprintf(out, "%s$busy using 1:%d with linespoints lt %d title ", k ? ", " : "", k + 2,
+                k % AFDEP_GNUPLOT_STYLES + 1);
         afdep_gnuplot_quote(out, afdep_resource_name((afdep_resource_t)k));
     }
     fputc('\n', out);
@@ -177,15 +184,18 @@ static void busy_drawing(FILE *out, const void *context)
 
 static void add_table(afdep_page_t *page, const afdep_predict_rows_t *rows)
 {
-    static const char *const names[] = { "busiest", "domains", "FFN domains", "channels", "tokens", "NICs per rank",
-                                         "round trip, us", "budget, us", "signals", "bytes", "busy, %" };
+    static const char *const names[] = { "busiest", "domains",       "FFN domains",    "channels",
+                                         "tokens",  "NICs per rank", "round trip, us", "budget, us",
+                                         "signals", "bytes",         "busy, %" };
     afdep_page_table(page, names, 11, 10);
     for (int i = 0; i < rows->count; i++) {
         const afdep_predict_row_t *r = &rows->rows[i];
         char text[10][32];
         const char *cells[11] = { afdep_resource_name(r->busiest) };
-        const double values[10] = { r->domains, r->ffn_domains, r->channels, r->tokens, r->nics_per_rank, r->us,
-                                    r->budget_us, r->signals, r->bytes, 100 * r->load[r->busiest].share };
+        const double values[10] = {
+            r->domains, r->ffn_domains, r->channels, r->tokens, r->nics_per_rank,
+            r->us,      r->budget_us,   r->signals,  r->bytes,  100 * r->load[r->busiest].share
+        };
         for (int k = 0; k < 10; k++) {
             if (isnan(values[k]))
                 snprintf(text[k], sizeof(text[k]), "-");
@@ -198,8 +208,8 @@ static void add_table(afdep_page_t *page, const afdep_predict_rows_t *rows)
     afdep_page_table_end(page);
 }
 
-static int add_pictures(afdep_page_t *page, const afdep_predict_rows_t *rows, const char *folder, int signals, char *why,
-                        size_t why_size)
+static int add_pictures(afdep_page_t *page, const afdep_predict_rows_t *rows, const char *folder, int signals,
+                        char *why, size_t why_size)
 {
     curves_t curves;
     find_curves(&curves, rows);
@@ -207,7 +217,8 @@ static int add_pictures(afdep_page_t *page, const afdep_predict_rows_t *rows, co
     const afdep_drawing_t drawings[] = {
         { "round-trip", "Round trip of an exchange in virtual time. Both axes are logarithmic.", 500 + key, trip_data,
           trip_drawing, &curves },
-        { "busy", "Share of the time that the busiest one of each resource serves.", 500, busy_data, busy_drawing, &curves },
+        { "busy", "Share of the time that the busiest one of each resource serves.", 500, busy_data, busy_drawing,
+          &curves },
     };
     for (size_t i = 0; i < sizeof(drawings) / sizeof(drawings[0]); i++) {
         afdep_picture_t picture;

@@ -16,8 +16,8 @@
 
 static const char usage[] = "--scenario FILE | --compare FILE | --fit FILE | --plan FILE [OPTION...]";
 static const char description[] =
-    "Predicts the round trip of exchanges in virtual time: the library's protocol code decides what is sent where and when "
-    "a reader may go on, a cost model says how long it takes. No rank runs and nothing is measured: records say "
+    "Predicts the round trip of exchanges in virtual time: the library's protocol code decides what is sent where and "
+    "when a reader may go on, a cost model says how long it takes. No rank runs and nothing is measured: records say "
     "\"emulated\": true.";
 
 typedef struct words {
@@ -30,11 +30,12 @@ typedef struct words {
 
 static const char *const topology_names[] = { "ffn-ranks", "attention-ranks", "ranks-per-domain" };
 
-#define INT_OPTION(option, field, help) { option, AFDEP_OPTION_INT, &w->field, 1, INT_MOST, 0, "N", help, &w->field##_given }
-#define TOGGLE_OPTION(option, i) \
-    { option, AFDEP_OPTION_ON_OFF, &w->toggles[i], 0, 0, 0, 0, "as in afdep-bench (default as the protocol)", \
+#define INT_OPTION(option, field, help)                                                                               \
+    { option, AFDEP_OPTION_INT, &w->field, 1, INT_MOST, 0, "N", help, &w->field##_given }
+#define TOGGLE_OPTION(option, i)                                                                                      \
+    { option, AFDEP_OPTION_ON_OFF, &w->toggles[i], 0, 0, 0, 0, "as in afdep-bench (default as the protocol)",         \
       &w->toggles_given[i] }
-#define TOPOLOGY_OPTION(i, value, help) \
+#define TOPOLOGY_OPTION(i, value, help)                                                                               \
     { topology_names[i], AFDEP_OPTION_INT, &w->topology[i], 1, INT_MOST, 0, value, help, &w->topology_given[i] }
 #define FILE_OPTION(option, field, value, help) { option, AFDEP_OPTION_STRING, &plan->field, 0, 0, 0, value, help, 0 }
 
@@ -55,16 +56,19 @@ static int parse_words(afdep_predict_plan_t *plan, words_t *w, char *why, size_t
         { "witness", AFDEP_OPTION_CHOICE, &plan->witness, 0, 0, "dispatch|collect", 0,
           "who awaits the done witness: the next dispatch, as in the library (default), or collect, as published", 0 },
         { "starts", AFDEP_OPTION_CHOICE, &plan->free_running, 0, 0, "aligned|free", 0,
-          "all ranks begin an exchange together, as afdep-bench has it (default), or each when it is done with the last", 0 },
+          "ranks begin an exchange together, as afdep-bench has it (default), or each when it is done with the last",
+          0 },
         FILE_OPTION("compare", compare, "FILE", "set predictions beside published tables or the bench's records"),
-        FILE_OPTION("sweep", sweep, "LIST", "vary the scenario: \"domains=2,8,32 channels=64,192 tokens=1,32\", "
-                                            "domains being those of Attention"),
+        FILE_OPTION("sweep", sweep, "LIST",
+                    "vary the scenario: \"domains=2,8,32 channels=64,192 tokens=1,32\", "
+                    "domains being those of Attention"),
         FILE_OPTION("fit", fit, "FILE", "move the cost model's fitted parameters to published tables or records"),
         FILE_OPTION("hold-out", hold_out, "NAME,...", "screens that the fit does not see, and is judged by"),
         FILE_OPTION("cost-out", cost_out, "FILE", "where --fit writes the fitted model"),
         { "evaluations", AFDEP_OPTION_INT, &plan->evaluations, 1, 1000000, 0, "N",
           "predictions of all fitted screens that --fit may take (default 600)", 0 },
-        FILE_OPTION("plan", plan, "FILE", "answer for a deployment: round trips, busiest resource, ratio of saturation"),
+        FILE_OPTION("plan", plan, "FILE",
+                    "answer for a deployment: round trips, busiest resource, ratio of saturation"),
         FILE_OPTION("out", out, "DIR", "where --plan and --sweep write a page with pictures"),
         FILE_OPTION("trace", trace_out, "FILE",
                     "write the last exchange of the first token count in the Chrome trace format"),
@@ -109,8 +113,9 @@ static int base_scenario(afdep_scenario_t *s, const words_t *w, char *why, size_
     }
     for (int i = 0; i < 2; i++)
         if (!w->topology_given[i])
-            return afdep_why(why, why_size, "--scenario: a scenario file is needed, or a topology (--ffn-ranks, "
-                                            "--attention-ranks, --ranks-per-domain)");
+            return afdep_why(why, why_size,
+                             "--scenario: a scenario file is needed, or a topology (--ffn-ranks, "
+                             "--attention-ranks, --ranks-per-domain)");
     if ((double)w->topology[0] + w->topology[1] > INT_MOST)
         return afdep_why(why, why_size, "--ffn-ranks: %d and --attention-ranks %d: too many ranks", w->topology[0],
                          w->topology[1]);
@@ -128,9 +133,11 @@ static int override_scenario(afdep_predict_plan_t *plan, const words_t *w, char 
     const struct {
         int given, value;
         int *field;
-    } ints[] = { { w->hidden_given, w->hidden, &s->hidden },    { w->num_experts_given, w->num_experts, &s->num_experts },
-                 { w->top_k_given, w->top_k, &s->top_k },       { w->num_sms_given, w->num_sms, &s->num_sms },
-                 { w->capacity_given, w->capacity, &s->capacity }, { w->graph_given, w->graph, &s->graph } };
+    } ints[] = {
+        { w->hidden_given, w->hidden, &s->hidden },       { w->num_experts_given, w->num_experts, &s->num_experts },
+        { w->top_k_given, w->top_k, &s->top_k },          { w->num_sms_given, w->num_sms, &s->num_sms },
+        { w->capacity_given, w->capacity, &s->capacity }, { w->graph_given, w->graph, &s->graph }
+    };
     for (size_t i = 0; i < sizeof(ints) / sizeof(ints[0]); i++)
         if (ints[i].given)
             *ints[i].field = ints[i].value;
@@ -171,8 +178,10 @@ static int choose_mode(afdep_predict_plan_t *plan, const words_t *w, char *why, 
     const struct {
         const char *given, *name;
         afdep_predict_mode_t mode;
-    } modes[] = { { plan->compare, "compare", AFDEP_PREDICT_COMPARE }, { plan->sweep, "sweep", AFDEP_PREDICT_SWEEP },
-                  { plan->fit, "fit", AFDEP_PREDICT_FIT },             { plan->plan, "plan", AFDEP_PREDICT_PLAN } };
+    } modes[] = { { plan->compare, "compare", AFDEP_PREDICT_COMPARE },
+                  { plan->sweep, "sweep", AFDEP_PREDICT_SWEEP },
+                  { plan->fit, "fit", AFDEP_PREDICT_FIT },
+                  { plan->plan, "plan", AFDEP_PREDICT_PLAN } };
     const char *chosen = NULL;
     for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
         if (!modes[i].given)
@@ -182,9 +191,11 @@ static int choose_mode(afdep_predict_plan_t *plan, const words_t *w, char *why, 
         chosen = modes[i].name;
         plan->mode = modes[i].mode;
     }
-    int own = plan->mode == AFDEP_PREDICT_COMPARE || plan->mode == AFDEP_PREDICT_FIT || plan->mode == AFDEP_PREDICT_PLAN;
+    int own =
+        plan->mode == AFDEP_PREDICT_COMPARE || plan->mode == AFDEP_PREDICT_FIT || plan->mode == AFDEP_PREDICT_PLAN;
     if (own && (w->scenario_file || w->topology_given[0]))
-        return afdep_why(why, why_size, "--%s: its file says the scenarios: --scenario or a topology is not wanted", chosen);
+        return afdep_why(why, why_size, "--%s: its file says the scenarios: --scenario or a topology is not wanted",
+                         chosen);
     if (plan->hold_out && plan->mode != AFDEP_PREDICT_FIT)
         return afdep_why(why, why_size, "--hold-out: %s: goes with --fit only", plan->hold_out);
     if (plan->cost_out && plan->mode != AFDEP_PREDICT_FIT)

@@ -23,7 +23,7 @@ typedef struct afdep_predict_plan {
     afdep_scenario_t scenario; /* with every override applied; of cells and sweeps */
     afdep_trace_t *trace;
     afdep_cost_t cost;
-    int protocol;              /* 0 sparse, 1 dense, 2 m2n */
+    int protocol; /* 0 sparse, 1 dense, 2 m2n */
     int stagger, sparse_dispatch, sparse_combine;
     int witness; /* afdep_witness_t */
     int free_running;
@@ -42,8 +42,8 @@ afdep_predict_case_t afdep_predict_case_of(const afdep_predict_plan_t *plan, int
 #define AFDEP_PREDICT_ARM_NAME_MAX 64
 void afdep_predict_arm(const afdep_predict_plan_t *plan, afdep_arm_t *arm, char name[AFDEP_PREDICT_ARM_NAME_MAX]);
 
-/* A record's beginning: the common head, the cost model and the witness; `list` is the array that rows are added to. NULL
-   without memory. */
+/* A record's beginning: the common head, the cost model and the witness; `list` is the array that rows are added to.
+   NULL without memory. */
 cJSON *afdep_predict_record(const afdep_predict_plan_t *plan, const char *schema, const char *list);
 
 /* The resource whose busiest one is busiest of all. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --plan: a deployment (afdep-plan/1): model, token rate, range of Attention domains for the FFN domains, NICs of a rank.
- * Each Attention rank decodes `tokens` tokens a step, and `tokens_per_second` in all, so that a layer has
- * tokens / tokens_per_second / layers; exchanges may take `communication_share` of that. Where they take more, the ratio
+ * --plan: a deployment (afdep-plan/1): model, token rate, range of Attention domains for the FFN domains, NICs of a
+ * rank. Each Attention rank decodes `tokens` tokens a step, and `tokens_per_second` in all, so that a layer has tokens
+ * / tokens_per_second / layers; exchanges may take `communication_share` of that. Where they take more, the ratio
  * saturates.
  */
 #ifdef HAVE_CONFIG_H
@@ -47,7 +47,8 @@ static int refuse(const reading_t *r, const char *name, const cJSON *value, cons
     char text[64];
     if (!value)
         return afdep_why(r->why, r->why_size, "%s: %s: is missing", r->file, name);
-    return afdep_why(r->why, r->why_size, "%s: %s: %s %s", r->file, name, afdep_json_quote(value, text, sizeof(text)), rule);
+    return afdep_why(r->why, r->why_size, "%s: %s: %s %s", r->file, name, afdep_json_quote(value, text, sizeof(text)),
+                     rule);
 }
 
 static int read_number(const reading_t *r, const cJSON *object, const char *name, double low, double high, double *out)
@@ -97,7 +98,8 @@ static int read_nics(const reading_t *r, const cJSON *json, deployment_t *d)
     for (int i = 0; i < d->nic_count; i++) {
         double whole = d->nics[i] >= 1 ? d->nics[i] : 1 / d->nics[i];
         if (whole != floor(whole))
-            return refuse(r, "nics_per_rank", field_of(json, "nics_per_rank"), "holds neither whole NICs nor one part of 1");
+            return refuse(r, "nics_per_rank", field_of(json, "nics_per_rank"),
+                          "holds neither whole NICs nor one part of 1");
     }
     return 0;
 }
@@ -121,7 +123,8 @@ static int read_fields(const reading_t *r, const cJSON *json, deployment_t *d)
     static const char *const known[] = { "schema", "name", "model", "dtype", "num_sms", "layers", "ranks_per_domain",
                                          "ffn_domains", "attention_domains", "nics_per_rank", "tokens",
                                          "tokens_per_second", "communication_share" };
-    const cJSON *model = field_of(json, "model"), *dtype = field_of(json, "dtype"), *name = field_of(json, "name"), *field;
+    const cJSON *model = field_of(json, "model"), *dtype = field_of(json, "dtype"), *name = field_of(json, "name"),
+                *field;
     const cJSON *schema = field_of(json, "schema");
     if (!cJSON_IsString(schema) || strcmp(schema->valuestring, SCHEMA) != 0)
         return refuse(r, "schema", schema, "is not \"" SCHEMA "\"");
@@ -143,9 +146,9 @@ static int read_fields(const reading_t *r, const cJSON *json, deployment_t *d)
     d->name = strdup(name->valuestring);
     if (!d->name)
         return afdep_why(r->why, r->why_size, "%s: no memory", r->file);
-    if (read_int(r, model, "num_experts", 1 << 20, &d->num_experts) != 0 || read_int(r, model, "top_k", 32, &d->top_k) != 0 ||
-        read_int(r, model, "hidden", 1 << 20, &d->hidden) != 0 || read_int(r, json, "num_sms", 1024, &d->num_sms) != 0 ||
-        read_int(r, json, "layers", 1 << 20, &d->layers) != 0 ||
+    if (read_int(r, model, "num_experts", 1 << 20, &d->num_experts) != 0 ||
+        read_int(r, model, "top_k", 32, &d->top_k) != 0 || read_int(r, model, "hidden", 1 << 20, &d->hidden) != 0 ||
+        read_int(r, json, "num_sms", 1024, &d->num_sms) != 0 || read_int(r, json, "layers", 1 << 20, &d->layers) != 0 ||
         read_int(r, json, "ranks_per_domain", 65536, &d->ranks_per_domain) != 0 ||
         read_int(r, json, "ffn_domains", 65536, &d->ffn_domains) != 0 ||
         read_int(r, json, "tokens", 1 << 24, &d->tokens) != 0 ||
@@ -171,8 +174,8 @@ static int load(deployment_t *d, const char *file, char *why, size_t why_size)
 /* ---- Predicting ---------------------------------------------------------------------------------------------- */
 
 /* Strings stay the plan's own. */
-static int scenario_of(const deployment_t *d, const afdep_predict_plan_t *plan, int domains, afdep_scenario_t *s, char *why,
-                       size_t why_size)
+static int scenario_of(const deployment_t *d, const afdep_predict_plan_t *plan, int domains, afdep_scenario_t *s,
+                       char *why, size_t why_size)
 {
     char what[512];
     *s = plan->scenario;
@@ -207,17 +210,23 @@ static void say(const deployment_t *d, const afdep_predict_row_t *rows, int coun
             before = &rows[i];
     }
     if (!first) {
-        snprintf(text, size, "%g NICs per rank: no ratio up to %g:1 saturates; there the busiest is %s, serving %.0f%% of "
-                 "the time.", rows[0].nics_per_rank, (double)rows[count - 1].domains / d->ffn_domains,
-                 afdep_resource_name(rows[count - 1].busiest), 100 * rows[count - 1].load[rows[count - 1].busiest].share);
+        snprintf(text, size,
+                 "%g NICs per rank: no ratio up to %g:1 saturates; there the busiest is %s, serving %.0f%% of "
+                 "the time.",
+                 rows[0].nics_per_rank, (double)rows[count - 1].domains / d->ffn_domains,
+                 afdep_resource_name(rows[count - 1].busiest),
+                 100 * rows[count - 1].load[rows[count - 1].busiest].share);
         return;
     }
-    snprintf(text, size, "%g NICs per rank: saturated from %g:1 (%.1f us against %.1f us), by %s, serving %.0f%% of the time%s",
+    snprintf(text, size,
+             "%g NICs per rank: saturated from %g:1 (%.1f us against %.1f us), by %s, serving %.0f%% of the time%s",
              first->nics_per_rank, (double)first->domains / d->ffn_domains, first->us, first->budget_us,
-             afdep_resource_name(first->busiest), 100 * first->load[first->busiest].share, before ? "" : "; no ratio fits.");
+             afdep_resource_name(first->busiest), 100 * first->load[first->busiest].share,
+             before ? "" : "; no ratio fits.");
     if (before) {
         size_t used = strlen(text);
-        snprintf(text + used, size - used, "; %g:1 fits with %.1f us.", (double)before->domains / d->ffn_domains, before->us);
+        snprintf(text + used, size - used, "; %g:1 fits with %.1f us.", (double)before->domains / d->ffn_domains,
+                 before->us);
     }
 }
 
@@ -243,7 +252,8 @@ static int finish(const afdep_predict_plan_t *plan, const deployment_t *d, const
 {
     char text[LIST_MAX + 1][512], title[256];
     const char *said[LIST_MAX + 1];
-    snprintf(text[0], sizeof(text[0]), "%d layers, %d tokens a step and %g tokens per second at each Attention rank; exchanges "
+    snprintf(text[0], sizeof(text[0]),
+             "%d layers, %d tokens a step and %g tokens per second at each Attention rank; exchanges "
              "may take %g of a layer's time, which is %.1f us. Ratios are Attention to FFN domains, %d of %d ranks.",
              d->layers, d->tokens, d->tokens_per_second, d->share, rows->rows[0].budget_us, d->ffn_domains,
              d->ranks_per_domain);

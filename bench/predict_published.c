@@ -117,8 +117,8 @@ static int read_arm(const char *file, const cJSON *times, const afdep_published_
     return 0;
 }
 
-static int read_screen(const char *file, const cJSON *all, const cJSON *json, afdep_published_screen_t *screen, char *why,
-                       size_t why_size)
+static int read_screen(const char *file, const cJSON *all, const cJSON *json, afdep_published_screen_t *screen,
+                       char *why, size_t why_size)
 {
     const cJSON *id = field_of(json, "id"), *arms = field_of(json, "arms"), *arm;
     if (!cJSON_IsString(id) || !cJSON_IsObject(arms))
@@ -284,7 +284,8 @@ static const afdep_published_arm_t *same_arm(const afdep_published_screen_t *scr
     return NULL;
 }
 
-int afdep_published_predict(afdep_published_screen_t *screen, const afdep_predict_how_t *how, char *why, size_t why_size)
+int afdep_published_predict(afdep_published_screen_t *screen, const afdep_predict_how_t *how, char *why,
+                            size_t why_size)
 {
     for (int i = 0; i < screen->arms; i++)
         for (int t = 0; t < screen->scenario.token_counts; t++) {

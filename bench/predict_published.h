@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Times to be set beside predictions: a file of published tables ({"model", "capacity", "num_sms", "screens": [{"id",
- * "topology", "dtype", "hidden", "tokens", "arms": {NAME: [us]}}]}), or records of the bench and of screens. Each screen
- * is predicted as a scenario of its own.
+ * "topology", "dtype", "hidden", "tokens", "arms": {NAME: [us]}}]}), or records of the bench and of screens. Each
+ * screen is predicted as a scenario of its own.
  */
 #ifndef AFDEP_BENCH_PREDICT_PUBLISHED_H
 #define AFDEP_BENCH_PREDICT_PUBLISHED_H
@@ -54,9 +54,10 @@ int afdep_published_predict(afdep_published_screen_t *screen, const afdep_predic
 /* What the errors of the predicted cells come to; cells of fitted screens, or of the others. */
 typedef struct afdep_published_error {
     int cells;
-    double median, largest;   /* of |predicted / published - 1| */
-    int gains, gains_wrong;   /* differences of arms at one token count that exceed 3%, and those predicted the other way */
-    char worst[192];          /* the cell of the largest error */
+    double median, largest; /* of |predicted / published - 1| */
+    int gains,
+        gains_wrong; /* differences of arms at one token count that exceed 3%, and those predicted the other way */
+    char worst[192]; /* the cell of the largest error */
 } afdep_published_error_t;
 
 /* `fitted`: of the fitted screens, else of the others. -1 without memory. */

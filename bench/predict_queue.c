@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events in order of time: a heap of four children a node, whose ties are taken in the order in which they were made. */
+/* Events in order of time: a heap of four children a node, whose ties are taken in the order in which they were made.
+ */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

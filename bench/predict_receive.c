@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An FFN rank's receive in virtual time, as host/forward.c and host/receive.c do it: forward warps take the rows of their
- * channels from the rail inbox to the ranks that own the experts, the rails join, and rows are laid out by expert.
+ * An FFN rank's receive in virtual time, as host/forward.c and host/receive.c do it: forward warps take the rows of
+ * their channels from the rail inbox to the ranks that own the experts, the rails join, and rows are laid out by
+ * expert.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -163,8 +164,8 @@ void afdep_predict_forward(afdep_predictor_t *p, uint32_t rank, int channel)
     if (token >= 0) { /* else the warp has just woken */
         uint16_t rails[32];
         uint32_t source = source_of(p, rank, (int)(lane / (uint32_t)p->shape.channels));
-        int count = afdep_token_rails(&p->shape, domain_of(p, rank), afdep_predict_ids(p, source, f->exchange, token),
-                                      rails);
+        int count =
+            afdep_token_rails(&p->shape, domain_of(p, rank), afdep_predict_ids(p, source, f->exchange, token), rails);
         for (int k = 0; k < count; k++) {
             int owner = afdep_ffn_rank(&p->shape, domain_of(p, rank), rails[k]);
             f->forwarded[f->exchange & 1][rails[k]]++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An FFN rank's reply in virtual time, as host/reply.c does it: warps sum the rows of a token into a partial for the rank
- * on the token's rail; when the domain's partials are there, the warp of each channel sums and sends them back in order.
+ * An FFN rank's reply in virtual time, as host/reply.c does it: warps sum the rows of a token into a partial for the
+ * rank on the token's rail; when the domain's partials are there, the warp of each channel sums and sends them back in
+ * order.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -149,15 +150,16 @@ static void next_back(afdep_predictor_t *p, uint32_t rank, int channel)
     for (; f->back_source[channel] < p->shape.attention_domains; f->back_source[channel]++) {
         int domain = f->back_source[channel], count;
         uint32_t source = source_of(p, rank, domain);
-        int first = f->back_token[channel] < 0, token = first ? afdep_channel_first(&p->shape, domain, channel)
-                                                              : f->back_token[channel];
+        int first = f->back_token[channel] < 0,
+            token = first ? afdep_channel_first(&p->shape, domain, channel) : f->back_token[channel];
         for (; token < p->predict->tokens; token += p->shape.channels) {
             int sole = is_sole(p, rank, source, token, &count);
             if (count == 0)
                 continue;
             f->back_token[channel] = token;
             /* The sum is staged for the NIC. */
-            afdep_predict_work_t work = { ((uint64_t)count + 1) * p->row.reply_payload_bytes, 0, 1, p->back_row, "reply" };
+            afdep_predict_work_t work = { ((uint64_t)count + 1) * p->row.reply_payload_bytes, 0, 1, p->back_row,
+                                          "reply" };
             afdep_ps_t done = sole ? p->now + p->issue : afdep_predict_warp(p, (int)rank, channel, &work);
             afdep_predict_at(p, done, AFDEP_EVENT_BACK, (int)rank, channel);
             return;

@@ -14,8 +14,9 @@
 #include "bench/lib/stats.h"
 #include "bench/lib/why.h"
 
-int afdep_predict_rows_add(afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, const afdep_scenario_t *scenario,
-                           const afdep_cost_t *cost, double budget_us, char *why, size_t why_size)
+int afdep_predict_rows_add(afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan,
+                           const afdep_scenario_t *scenario, const afdep_cost_t *cost, double budget_us, char *why,
+                           size_t why_size)
 {
     if (rows->count == rows->limit) {
         int limit = rows->limit ? 2 * rows->limit : 64;
@@ -41,8 +42,8 @@ int afdep_predict_rows_add(afdep_predict_rows_t *rows, const afdep_predict_plan_
                                   .nics_per_rank = cost->value[AFDEP_COST_NICS_PER_RANK],
                                   .us = afdep_median(p.samples_us, p.samples),
                                   .budget_us = budget_us,
-                                  .signals = p.counts.finish_tail + p.counts.count_word + p.counts.combine +
-                                             p.counts.witness,
+                                  .signals =
+                                      p.counts.finish_tail + p.counts.count_word + p.counts.combine + p.counts.witness,
                                   .bytes = p.counts.bytes,
                                   .busiest = afdep_predict_busiest(&p) };
     memcpy(row->load, p.load, sizeof(row->load));
@@ -65,9 +66,10 @@ void afdep_predict_rows_head(const afdep_predict_plan_t *plan, const char *what)
     printf("# afdep-sim %s, library %s, native tree %s%s\n", AFDEP_VERSION, afdep_version(), afdep_native_tree(),
            afdep_native_tree_dirty() ? " (modified)" : "");
     printf("# emulated: virtual time, cost model %s, arm %s; %s\n", plan->cost.name, arm.name, what);
-    printf("#%7s%5s%6s%9s%8s%8s%12s%12s%10s%12s  %s\n", "domains", "FFN", "ranks", "channels", "tokens", "NICs", "median",
-           "budget", "signals", "bytes", "busiest");
-    printf("#%7s%5s%6s%9s%8s%8s%12s%12s%10s%12s\n", "", "dom.", "/dom.", "", "", "/rank", "us", "us", "/exch", "B/exch");
+    printf("#%7s%5s%6s%9s%8s%8s%12s%12s%10s%12s  %s\n", "domains", "FFN", "ranks", "channels", "tokens", "NICs",
+           "median", "budget", "signals", "bytes", "busiest");
+    printf("#%7s%5s%6s%9s%8s%8s%12s%12s%10s%12s\n", "", "dom.", "/dom.", "", "", "/rank", "us", "us", "/exch",
+           "B/exch");
 }
 
 void afdep_predict_rows_print(const afdep_predict_row_t *row)
@@ -76,8 +78,8 @@ void afdep_predict_rows_print(const afdep_predict_row_t *row)
     if (!isnan(row->budget_us))
         snprintf(budget, sizeof(budget), "%.1f", row->budget_us);
     printf("%8d%5d%6d%9d%8d%8g%12.1f%12s%10.0f%12.0f  %s, %.0f%%%s\n", row->domains, row->ffn_domains,
-           row->ranks_per_domain, row->channels, row->tokens, row->nics_per_rank, row->us, budget, row->signals, row->bytes,
-           afdep_resource_name(row->busiest), 100 * row->load[row->busiest].share,
+           row->ranks_per_domain, row->channels, row->tokens, row->nics_per_rank, row->us, budget, row->signals,
+           row->bytes, afdep_resource_name(row->busiest), 100 * row->load[row->busiest].share,
            row->us > row->budget_us ? ", saturated" : "");
     fflush(stdout);
 }

@@ -10,7 +10,7 @@
 typedef struct afdep_predict_row {
     int domains, ffn_domains, ranks_per_domain, channels, tokens;
     double nics_per_rank;
-    double us, budget_us; /* budget_us: NaN where there is none */
+    double us, budget_us;  /* budget_us: NaN where there is none */
     double signals, bytes; /* of an exchange at the busiest FFN rank */
     afdep_predict_load_t load[AFDEP_RESOURCES];
     afdep_resource_t busiest;
@@ -22,8 +22,9 @@ typedef struct afdep_predict_rows {
 } afdep_predict_rows_t;
 
 /* Predicts the plan's arm on `scenario` (its first token count) with `cost`, and adds a row. 0, or -1 with a line. */
-int afdep_predict_rows_add(afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, const afdep_scenario_t *scenario,
-                           const afdep_cost_t *cost, double budget_us, char *why, size_t why_size);
+int afdep_predict_rows_add(afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan,
+                           const afdep_scenario_t *scenario, const afdep_cost_t *cost, double budget_us, char *why,
+                           size_t why_size);
 void afdep_predict_rows_free(afdep_predict_rows_t *rows);
 
 void afdep_predict_rows_head(const afdep_predict_plan_t *plan, const char *what);
@@ -33,8 +34,8 @@ void afdep_predict_rows_print(const afdep_predict_row_t *row);
 int afdep_predict_rows_record(const afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, char *why,
                               size_t why_size);
 
-/* A page with the table and pictures in the folder of --out; `said` [count] are paragraphs above the table. 0, or -1 with
-   a line. */
+/* A page with the table and pictures in the folder of --out; `said` [count] are paragraphs above the table. 0, or -1
+   with a line. */
 int afdep_predict_rows_page(const afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, const char *title,
                             const char *const *said, int count, char *why, size_t why_size);
 

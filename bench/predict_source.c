@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An Attention rank in virtual time: dispatch, then collect, as host/dispatch.c and host/collect.c do them. A warp serves
- * each channel; in one domain, where there are no channels, warps take the tokens in turn.
+ * An Attention rank in virtual time: dispatch, then collect, as host/dispatch.c and host/collect.c do them. A warp
+ * serves each channel; in one domain, where there are no channels, warps take the tokens in turn.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"

@@ -20,7 +20,12 @@ typedef struct axis {
     int values[VALUES_MAX], count;
 } axis_t;
 
-enum { DOMAINS, CHANNELS, TOKENS, AXES };
+enum {
+    DOMAINS,
+    CHANNELS,
+    TOKENS,
+    AXES
+};
 
 /* "1,8,32" up to a space; returns what follows, or NULL with a line. */
 static const char *parse_values(axis_t *axis, const char *at, char *why, size_t why_size)

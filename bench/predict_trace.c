@@ -110,8 +110,8 @@ static void name_row(FILE *out, const span_t *span)
         snprintf(name, sizeof(name), "%s %d", afdep_resource_name((afdep_resource_t)resource), index);
     else
         snprintf(name, sizeof(name), "%s", afdep_resource_name((afdep_resource_t)resource));
-    fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", span->rank,
-            span->row, name);
+    fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+            span->rank, span->row, name);
     fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
             span->rank, span->row, span->row);
 }
@@ -119,8 +119,9 @@ static void name_row(FILE *out, const span_t *span)
 static void write_all(FILE *out, afdep_chrome_t *c)
 {
     int rank = -1, row = -1;
-    fprintf(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"emulated\":true,\"scenario\":\"%s\"},\"traceEvents\":[\n"
-                 "{\"ph\":\"M\",\"name\":\"clock\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"virtual time\"}}",
+    fprintf(out,
+            "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"emulated\":true,\"scenario\":\"%s\"},\"traceEvents\":[\n"
+            "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":0,\"args\":{\"sort_index\":0}}",\"name\":\"clock\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"virtual time\"}}",
             c->scenario->name);
     for (size_t i = 0; i < c->count; i++) {
         const span_t *s = &c->spans[i];
@@ -134,8 +135,8 @@ static void write_all(FILE *out, afdep_chrome_t *c)
         rank = s->rank;
         row = s->row;
         /* Microseconds; picoseconds stand behind the point. */
-        fprintf(out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.6f,\"dur\":%.6f}", s->what, s->rank,
-                s->row, (double)s->from / 1e6, (double)(s->to - s->from) / 1e6);
+        fprintf(out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.6f,\"dur\":%.6f}", s->what,
+                s->rank, s->row, (double)s->from / 1e6, (double)(s->to - s->from) / 1e6);
     }
     fputs("\n]}\n", out);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A simulated exchange in the Chrome trace format: a process for each rank, in it a row for its calls, each of its NICs'
- * directions, NVLink ports, SMs and warps. Opens in Perfetto and chrome://tracing.
+ * A simulated exchange in the Chrome trace format: a process for each rank, in it a row for its calls, each of its
+ * NICs' directions, NVLink ports, SMs and warps. Opens in Perfetto and chrome://tracing.
  */
 #ifndef AFDEP_BENCH_PREDICT_TRACE_H
 #define AFDEP_BENCH_PREDICT_TRACE_H

@@ -48,8 +48,9 @@ void afdep_gnuplot_number(FILE *out, double value)
 static void styles(FILE *out)
 {
     static const char *const colours[AFDEP_GNUPLOT_STYLES] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7",
-                                                 "#E69F00", "#56B4E9", "#000000", "#7F7F7F" };
-    static const int points[AFDEP_GNUPLOT_STYLES] = { 7, 5, 9, 13, 6, 4, 8, 12 }, dashes[AFDEP_GNUPLOT_STYLES] = { 1, 2, 4, 5, 3, 2, 4, 5 };
+                                                               "#E69F00", "#56B4E9", "#000000", "#7F7F7F" };
+    static const int points[AFDEP_GNUPLOT_STYLES] = { 7, 5, 9, 13, 6, 4, 8, 12 },
+                     dashes[AFDEP_GNUPLOT_STYLES] = { 1, 2, 4, 5, 3, 2, 4, 5 };
     for (int i = 0; i < AFDEP_GNUPLOT_STYLES; i++)
         fprintf(out, "set linetype %d lc rgb '%s' lw 2 pt %d ps 1.1 dt %d\n", i + 1, colours[i], points[i], dashes[i]);
     fprintf(out, "set linetype cycle %d\n", AFDEP_GNUPLOT_STYLES);
@@ -180,8 +181,8 @@ static void remove_scratch(const char *scratch)
     rmdir(scratch);
 }
 
-int afdep_gnuplot_draw(const afdep_drawing_t *drawing, const char *folder, int signals, afdep_picture_t *picture, char *why,
-                       size_t why_size)
+int afdep_gnuplot_draw(const afdep_drawing_t *drawing, const char *folder, int signals, afdep_picture_t *picture,
+                       char *why, size_t why_size)
 {
     const char *temporary = getenv("TMPDIR");
     char scratch[512];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pictures by gnuplot, as SVG and PNG. Colours are those of Okabe and Ito, which colour-blind readers can tell apart; each
- * line type also has a point shape and a dash of its own, for print.
+ * Pictures by gnuplot, as SVG and PNG. Colours are those of Okabe and Ito, which colour-blind readers can tell apart;
+ * each line type also has a point shape and a dash of its own, for print.
  */
 #ifndef AFDEP_BENCH_REPORT_GNUPLOT_H
 #define AFDEP_BENCH_REPORT_GNUPLOT_H
@@ -21,7 +21,7 @@ typedef struct afdep_picture {
 typedef struct afdep_drawing {
     const char *name; /* of the files, without their endings */
     const char *caption;
-    int height; /* of 800 pixels' width */
+    int height;                                   /* of 800 pixels' width */
     void (*data)(FILE *out, const void *context); /* data blocks, written once */
     void (*draw)(FILE *out, const void *context); /* written for each form */
     const void *context;

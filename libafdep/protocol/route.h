@@ -8,8 +8,8 @@
 
 #include "protocol/channel.h"
 
-/* Where a token is sent, ascending: FFN ranks (direct) or FFN domains (directional). `ids` [K] are valid or -1; `targets`
-   has room for min(K, targets). Returns how many. */
+/* Where a token is sent, ascending: FFN ranks (direct) or FFN domains (directional). `ids` [K] are valid or -1;
+   `targets` has room for min(K, targets). Returns how many. */
 AFDEP_HD int afdep_token_targets(const afdep_shape_t *s, const int32_t *ids, int32_t *targets)
 {
     int count = 0;
@@ -54,7 +54,8 @@ AFDEP_HD int afdep_token_rails(const afdep_shape_t *s, int domain, const int32_t
 }
 
 /* Whether a source with T tokens ends channel `c` with a finish tail at every target, also where it sent no row: always
-   in the dense protocol; in the sparse one where tokens are assigned to the channel, which the receiver knows from T. */
+   in the dense protocol; in the sparse one where tokens are assigned to the channel, which the receiver knows from T.
+ */
 AFDEP_HD int afdep_channel_finishes(const afdep_shape_t *s, int source_domain, int tokens, int c)
 {
     return !s->sparse_dispatch || afdep_channel_tokens(s, source_domain, tokens, c) > 0;
@@ -66,8 +67,9 @@ AFDEP_HD int afdep_channel_answers(const afdep_shape_t *s, uint32_t rows)
     return rows > 0 || (s->protocol != AFDEP_PROTOCOL_DIRECT && !s->sparse_combine);
 }
 
-/* Whether a dispatch waits for the witnesses (direct: answers) of the exchange that used its plane before. Without sparse
-   combine nothing is awaited: that exchange's collect has seen a combine signal on all channels of every rail peer. */
+/* Whether a dispatch waits for the witnesses (direct: answers) of the exchange that used its plane before. Without
+   sparse combine nothing is awaited: that exchange's collect has seen a combine signal on all channels of every rail
+   peer. */
 AFDEP_HD int afdep_dispatch_awaits_witness(const afdep_shape_t *s)
 {
     return s->protocol == AFDEP_PROTOCOL_DIRECT || s->sparse_combine;

@@ -16,7 +16,8 @@
 #include "bench/predict_internal.h"
 
 #define NS 1000.0
-#define GOLDEN_PS 161663257 /* of test_same_everywhere(): another number means another model, or another machine arithmetic */
+/* Of test_same_everywhere(): another number means another model, or another machine arithmetic. */
+#define GOLDEN_PS 161663257
 
 /* Costs nothing: what remains of a byte's time is far below a nanosecond for any row. */
 static afdep_cost_t free_cost(void)
@@ -47,12 +48,19 @@ static afdep_scenario_t shape(int ffn, int attention, int domain)
     return s;
 }
 
-static afdep_prediction_t predict(const afdep_scenario_t *s, const afdep_cost_t *cost, int sparse, int stagger, int tokens)
+static afdep_prediction_t predict(const afdep_scenario_t *s, const afdep_cost_t *cost, int sparse, int stagger,
+                                  int tokens)
 {
     char why[512] = "";
     afdep_prediction_t p;
-    afdep_predict_case_t c = { .scenario = s, .cost = cost, .stagger = stagger, .sparse_dispatch = sparse,
-                               .sparse_combine = sparse, .tokens = tokens, .iterations = 2, .seed = 7 };
+    afdep_predict_case_t c = { .scenario = s,
+                               .cost = cost,
+                               .stagger = stagger,
+                               .sparse_dispatch = sparse,
+                               .sparse_combine = sparse,
+                               .tokens = tokens,
+                               .iterations = 2,
+                               .seed = 7 };
     if (afdep_predict(&c, &p, why, sizeof(why)) != 0)
         fail_msg("%s", why);
     return p;
@@ -63,7 +71,8 @@ static void expect(const afdep_scenario_t *s, const afdep_cost_t *cost, int spar
     afdep_prediction_t p = predict(s, cost, sparse, stagger, tokens);
     for (int i = 0; i < p.samples; i++)
         if (p.samples_us[i] * NS < ns - 1 || p.samples_us[i] * NS > ns + 1)
-            fail_msg("sparse %d, stagger %d, %d tokens: %.3f ns, not %.3f", sparse, stagger, tokens, p.samples_us[i] * NS, ns);
+            fail_msg("sparse %d, stagger %d, %d tokens: %.3f ns, not %.3f", sparse, stagger, tokens,
+                     p.samples_us[i] * NS, ns);
     afdep_prediction_free(&p);
 }
 
@@ -74,7 +83,9 @@ static void test_queue(void **state)
     (void)state;
     afdep_queue_t queue = { 0 };
     uint64_t random = 12345;
-    enum { EVENTS = 5000 };
+    enum {
+        EVENTS = 5000
+    };
     for (uint32_t i = 0; i < EVENTS; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         afdep_event_t e = { .at = (int64_t)(random >> 60), .value = i }; /* many ties */
@@ -93,7 +104,10 @@ static void test_queue(void **state)
 
 /* ---- Queueing ------------------------------------------------------------------------------------------------ */
 
-enum { S = 5, C = 16 };
+enum {
+    S = 5,
+    C = 16
+};
 
 static void test_gaps(void **state)
 {
@@ -192,7 +206,8 @@ static void test_sms(void **state)
     afdep_scenario_t s = shape(1, S, 1);
     afdep_cost_t cost = free_cost();
     cost.value[AFDEP_COST_SM_ROW] = 100;
-    /* Eight channels of an SM: eight rows of each source follow each other there, behind the first one's own sending. */
+    /* Eight channels of an SM: eight rows of each source follow each other there, behind the first one's own sending.
+     */
     expect(&s, &cost, 1, 0, 8, 100 + 8 * S * 100);
     expect(&s, &cost, 1, 0, 16, 100 + 8 * S * 100); /* the second SM serves beside the first */
     afdep_scenario_free(&s);
@@ -206,8 +221,8 @@ static void test_nvlink(void **state)
     afdep_shape_t elements = { .hidden = 256, .top_k = 1 };
     afdep_row_format_t row = afdep_row_format(&elements);
     cost.value[AFDEP_COST_NVLINK_BANDWIDTH] = 1; /* a nanosecond for each byte */
-    /* Rows of all sources queue at the FFN rank's port, and their replies at its other direction; a count word, an answer
-       and a combine word of each source pass there too. */
+    /* Rows of all sources queue at the FFN rank's port, and their replies at its other direction; a count word, an
+       answer and a combine word of each source pass there too. */
     double rows = 4 * S * ((double)row.bytes + row.reply_bytes);
     afdep_prediction_t p = predict(&s, &cost, 1, 1, 4);
     assert_true(p.samples_us[0] * NS >= rows && p.samples_us[0] * NS <= rows + 8 * (3 * S + 3));
@@ -238,7 +253,8 @@ typedef struct spans {
     int count;
 } spans_t;
 
-static void served(void *context, afdep_resource_t resource, int rank, int index, int64_t from, int64_t to, const char *what)
+static void served(void *context, afdep_resource_t resource, int rank, int index, int64_t from, int64_t to,
+                   const char *what)
 {
     spans_t *spans = context;
     (void)rank, (void)what;
@@ -259,7 +275,9 @@ static void test_spans(void **state)
     spans_t spans = { 0 };
     afdep_predict_watch_t watch = { .context = &spans, .served = served };
     assert_int_equal(afdep_cost_builtin(&cost, why, sizeof(why)), 0);
-    afdep_predict_case_t c = { .scenario = &s, .cost = &cost, .tokens = 9, .iterations = 1, .seed = 7, .watch = &watch };
+    afdep_predict_case_t c = {
+        .scenario = &s, .cost = &cost, .tokens = 9, .iterations = 1, .seed = 7, .watch = &watch
+    };
     afdep_prediction_t p;
     assert_int_equal(afdep_predict(&c, &p, why, sizeof(why)), 0);
     assert_int_equal(spans.count, 2 * (2 * S * 9 + 2 * S * C)); /* rows and signals there, and back */
@@ -270,8 +288,8 @@ static void test_spans(void **state)
 
 /* ---- Counts -------------------------------------------------------------------------------------------------- */
 
-static void expect_counts(const afdep_scenario_t *s, int sparse, int tokens, double finish, double count, double combine,
-                          double witness)
+static void expect_counts(const afdep_scenario_t *s, int sparse, int tokens, double finish, double count,
+                          double combine, double witness)
 {
     afdep_cost_t cost = free_cost();
     afdep_prediction_t p = predict(s, &cost, sparse, sparse, tokens);
@@ -328,10 +346,18 @@ static void test_same_everywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_queue),    cmocka_unit_test(test_gaps),       cmocka_unit_test(test_signals_received),
-        cmocka_unit_test(test_signals_sent), cmocka_unit_test(test_puts_and_latency), cmocka_unit_test(test_shared_nic),
-        cmocka_unit_test(test_warps),    cmocka_unit_test(test_sms),        cmocka_unit_test(test_nvlink),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_spans),      cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_signals_received),
+        cmocka_unit_test(test_signals_sent),
+        cmocka_unit_test(test_puts_and_latency),
+        cmocka_unit_test(test_shared_nic),
+        cmocka_unit_test(test_warps),
+        cmocka_unit_test(test_sms),
+        cmocka_unit_test(test_nvlink),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_counts),
         cmocka_unit_test(test_same_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

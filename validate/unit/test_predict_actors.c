@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The predictor against the host backend's own actors, run over the sim fabric on the same routes: every lane across
- * domains carries the same messages in the same order, every lane inside a domain the same ones. What the predictor times
- * is what the library sends.
+ * domains carries the same messages in the same order, every lane inside a domain the same ones. What the predictor
+ * times is what the library sends.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,8 @@ static void open_world(world_t *w, const afdep_scenario_t *s, const int *toggles
     assert_int_equal(afdep_settings_resolve(&c, w->ranks, &w->settings), AFDEP_OK);
     for (int r = 0; r < w->ranks; r++)
         bytes[r] = afdep_segment_bytes(&w->settings.layout, &w->settings.shape, r);
-    assert_int_equal(afdep_sim_create(w->ranks, AFDEP_LANE_COUNT(w->settings.shape.channels), bytes, &w->sim), AFDEP_OK);
+    assert_int_equal(afdep_sim_create(w->ranks, AFDEP_LANE_COUNT(w->settings.shape.channels), bytes, &w->sim),
+                     AFDEP_OK);
     for (int r = 0; r < w->ranks; r++) {
         assert_int_equal(afdep_host_create(&w->settings, r, &w->hosts[r]), AFDEP_OK);
         w->hosts[r]->fabric = afdep_sim_fabric(w->sim, r);
@@ -98,7 +99,8 @@ static void begin_call(world_t *w, int rank, int half, const afdep_exchange_plan
     afdep_status_t status;
     if (half == 0) {
         afdep_exchanger_prepare_first(x, plan);
-        status = h->ffn ? afdep_host_begin_receive(h, &x->receive, NULL) : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
+        status =
+            h->ffn ? afdep_host_begin_receive(h, &x->receive, NULL) : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
     } else {
         afdep_exchanger_prepare_second(x, plan);
         status = h->ffn ? afdep_host_begin_reply(h, &x->reply_arguments, NULL)
@@ -110,8 +112,8 @@ static void begin_call(world_t *w, int rank, int half, const afdep_exchange_plan
 static void end_call(world_t *w, int rank, int half, const afdep_exchange_plan_t *plan, afdep_status_t result)
 {
     afdep_exchanger_t *x = &w->exchangers[rank];
-    afdep_status_t status = half == 0 ? afdep_exchanger_judge_first(x, plan, result)
-                                      : afdep_exchanger_judge_second(x, plan, result);
+    afdep_status_t status =
+        half == 0 ? afdep_exchanger_judge_first(x, plan, result) : afdep_exchanger_judge_second(x, plan, result);
     if (status != AFDEP_OK)
         fail_msg("%s", x->why);
 }
@@ -180,8 +182,9 @@ static int order_lanes; /* the lane inside domains: rows of several channels sha
 /* By lane; within one as they were, but where a lane has no order. */
 static int by_lane(const entry_t *x, const entry_t *y)
 {
-    const int keys[][2] = { { x->exchange, y->exchange }, { x->sender, y->sender }, { x->target, y->target },
-                            { x->lane, y->lane } };
+    const int keys[][2] = {
+        { x->exchange, y->exchange }, { x->sender, y->sender }, { x->target, y->target }, { x->lane, y->lane }
+    };
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (keys[i][0] != keys[i][1])
             return keys[i][0] < keys[i][1] ? -1 : 1;
@@ -217,9 +220,11 @@ static void compare_logs(const char *what)
     for (int i = 0; i < actual.count && i < predicted.count; i++) {
         const entry_t *a = &actual.entries[i], *p = &predicted.entries[i];
         if (memcmp(a, p, sizeof(*a)) != 0)
-            fail_msg("%s: message %d: the actors have exchange %d, rank %d to %d, lane %d, %u bytes; the predictor %d, %d to "
-                     "%d, lane %d, %u bytes", what, i, a->exchange, a->sender, a->target, a->lane, a->bytes, p->exchange,
-                     p->sender, p->target, p->lane, p->bytes);
+            fail_msg("%s: message %d: the actors have exchange %d, rank %d to %d, lane %d, %u bytes; the predictor %d, "
+                     "%d to "
+                     "%d, lane %d, %u bytes",
+                     what, i, a->exchange, a->sender, a->target, a->lane, a->bytes, p->exchange, p->sender, p->target,
+                     p->lane, p->bytes);
     }
     if (actual.count != predicted.count)
         fail_msg("%s: the actors sent %d messages, the predictor %d", what, actual.count, predicted.count);
@@ -237,7 +242,8 @@ static void check(const afdep_scenario_t *s, const int *toggles, int tokens)
     for (int a = 0; a < s->attention_ranks; a++)
         each[a] = tokens;
     for (w->exchange = 1; w->exchange <= EXCHANGES; w->exchange++) {
-        afdep_exchange_plan_t plan = { .number = (uint64_t)w->exchange, .tokens = each,
+        afdep_exchange_plan_t plan = { .number = (uint64_t)w->exchange,
+                                       .tokens = each,
                                        .bucket = tokens > 0 ? tokens : 1 };
         run_exchange(w, &plan);
     }
