@@ -120,9 +120,9 @@ static void write_all(FILE *out, afdep_chrome_t *c)
 {
     int rank = -1, row = -1;
     fprintf(out,
-            "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"emulated\":true,\"scenario\":\"%s\"},\"traceEvents\":[\n"
-            "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":0,\"args\":{\"sort_index\":0}}",\"name\":\"clock\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"virtual time\"}}",
+            "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"emulated\":true,\"scenario\":\"%s\"},\"traceEvents\":[\n",
             c->scenario->name);
+    fputs("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":0,\"args\":{\"sort_index\":0}}", out);
     for (size_t i = 0; i < c->count; i++) {
         const span_t *s = &c->spans[i];
         if (s->to < c->began)
