@@ -20,7 +20,7 @@ static afdep_status_t join_channel(afdep_host_t *h, afdep_actor_t *actor, int ch
     int direct = s->protocol == AFDEP_PROTOCOL_DIRECT;
     for (; actor->i < (int)h->targets; actor->i++) {
         uint64_t lane = afdep_combine_index(h, actor->i, channel);
-        if (!afdep_channel_answers(s, p->sent[lane]))
+        if (p->sent[lane] == 0 && (direct || s->sparse_combine))
             continue;
         if (AFDEP_PLANTED(COLLECT_CHANNEL_0) && channel != 0) {
             p->combine_shadow[lane] = afdep_tail_advance(p->combine_shadow[lane], 1, p->sent[lane]);

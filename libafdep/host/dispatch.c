@@ -191,7 +191,7 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
     const afdep_shape_t *s = h->shape;
     afdep_plane_t *p = h->plane;
     uint32_t step = (uint32_t)s->in_flight;
-    for (; afdep_dispatch_awaits_witness(s) && actor->i < (int)h->targets; actor->i++) {
+    for (; s->sparse_combine && actor->i < (int)h->targets; actor->i++) {
         if (AFDEP_PLANTED(NO_WITNESS) || (AFDEP_PLANTED(WITNESS_SERVED) && !was_served(h, actor->i)))
             continue;
         uint64_t witness = afdep_fabric_read(h->fabric, p->base + afdep_at_witness(&h->layout->attention, actor->i));
@@ -280,7 +280,7 @@ static afdep_status_t rail_step(afdep_host_t *h, afdep_actor_t *actor)
         if (budget <= 0)
             return AFDEP_OK;
     }
-    if (!afdep_channel_finishes(s, h->source_domain, p->tokens, channel))
+    if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, p->tokens, channel) == 0)
         return AFDEP_DONE;
     if (actor->i >= 0)
         actor->i = -1;
@@ -343,7 +343,7 @@ static void add_actors(afdep_host_t *h)
     }
     afdep_host_add(h, count_step, "count", -1);
     for (int c = 0; c < s->channels; c++) {
-        if (!afdep_channel_finishes(s, h->source_domain, tokens, c))
+        if (s->sparse_dispatch && afdep_channel_tokens(s, h->source_domain, tokens, c) == 0)
             continue;
         afdep_host_add(h, rail_step, "source_dispatch", c)->i = afdep_channel_first(s, h->source_domain, c);
     }

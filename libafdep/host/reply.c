@@ -269,7 +269,7 @@ static afdep_status_t back_step(afdep_host_t *h, afdep_actor_t *actor)
     for (; actor->i < s->attention_domains; actor->i++, actor->rows = 0) {
         uint64_t lane = (uint64_t)actor->i * (uint32_t)s->channels + (uint32_t)actor->channel;
         afdep_status_t status = AFDEP_OK;
-        if (p->taken[lane] == 0 && afdep_channel_answers(s, 0))
+        if (p->taken[lane] == 0 && !s->sparse_combine)
             status = signal_empty(h, actor, actor->i);
         for (; status == AFDEP_OK && actor->rows < p->taken[lane]; actor->rows++, budget--) {
             if (budget == 0)
