@@ -96,15 +96,16 @@ static void begin_call(world_t *w, int rank, int half, const afdep_exchange_plan
 {
     afdep_host_t *h = w->hosts[rank];
     afdep_exchanger_t *x = &w->exchangers[rank];
+    int ffn = rank < w->settings.shape.ffn_ranks;
     afdep_status_t status;
     if (half == 0) {
         afdep_exchanger_prepare_first(x, plan);
         status =
-            h->ffn ? afdep_host_begin_receive(h, &x->receive, NULL) : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
+            ffn ? afdep_host_begin_receive(h, &x->receive, NULL) : afdep_host_begin_dispatch(h, &x->dispatch, NULL);
     } else {
         afdep_exchanger_prepare_second(x, plan);
-        status = h->ffn ? afdep_host_begin_reply(h, &x->reply_arguments, NULL)
-                        : afdep_host_begin_collect(h, &x->collect, NULL);
+        status =
+            ffn ? afdep_host_begin_reply(h, &x->reply_arguments, NULL) : afdep_host_begin_collect(h, &x->collect, NULL);
     }
     assert_int_equal(status, AFDEP_OK);
 }
