@@ -29,22 +29,6 @@ static alltoallv_t *baseline(afdep_bench_path_t *path)
     return (alltoallv_t *)path;
 }
 
-static afdep_status_t alltoallv_memory(const afdep_bench_plan_t *plan, int bucket, afdep_memory_t *memory)
-{
-    const afdep_scenario_t *s = &plan->scenario;
-    afdep_a2a_t a;
-    afdep_a2a_shape(&a, plan, 0);
-    *memory = (afdep_memory_t){ .struct_size = sizeof(*memory) };
-    memory->ffn_private = afdep_a2a_bytes(&a, 1, bucket);
-    memory->attention_private = afdep_a2a_bytes(&a, 0, bucket);
-    memory->receive_rows = (int64_t)s->attention_ranks * bucket * a.most_here +
-                           (int64_t)a.experts * (s->expert_alignment - 1);
-    uint64_t row = a.row.payload + a.row.scales + sizeof(float) + 2 * sizeof(int32_t);
-    memory->receive_bytes = (uint64_t)memory->receive_rows * row;
-    memory->reply_bytes = (uint64_t)memory->receive_rows * a.row.reply;
-    return AFDEP_OK;
-}
-
 static void release(alltoallv_t *b)
 {
     if (b->row != MPI_DATATYPE_NULL)
@@ -90,32 +74,13 @@ static void alltoallv_info(afdep_bench_path_t *path, afdep_bench_path_info_t *in
     *info = (afdep_bench_path_info_t){ .protocol = "alltoallv", .backend = "host", .fabric = "mpi" };
 }
 
-/* First places from counts; returns their sum. */
-static int prefix(int *at, const int *counts, int ranks)
-{
-    int sum = 0;
-    for (int r = 0; r < ranks; r++) {
-        at[r] = sum;
-        sum += counts[r];
-    }
-    return sum;
-}
-
-static void count_sent(alltoallv_t *b, const int *counts, size_t row)
-{
-    for (int r = 0; r < b->a.ranks; r++) {
-        b->sent[r].puts += (uint64_t)counts[r];
-        b->sent[r].put_bytes += (uint64_t)counts[r] * row;
-    }
-}
-
 /* Both roles: counts, then rows. Attention ranks have nothing to receive, FFN ranks nothing to send. */
 static void exchange_counts(alltoallv_t *b)
 {
     afdep_a2a_t *a = &b->a;
     MPI_Alltoall(a->send_counts, 1, MPI_INT, a->recv_counts, 1, MPI_INT, b->comm);
-    prefix(a->send_at, a->send_counts, a->ranks);
-    a->rows = prefix(a->recv_at, a->recv_counts, a->ranks);
+    afdep_a2a_prefix(a->send_at, a->send_counts, a->ranks);
+    a->rows = afdep_a2a_prefix(a->recv_at, a->recv_counts, a->ranks);
 }
 
 static void exchange_rows(alltoallv_t *b, const void *send, void *recv)
@@ -138,7 +103,7 @@ static afdep_status_t alltoallv_dispatch(afdep_bench_path_t *path, const afdep_d
     exchange_counts(b);
     afdep_a2a_pack(&b->a, dispatch);
     exchange_rows(b, b->a.wire, NULL);
-    count_sent(b, b->a.send_counts, b->a.row.bytes);
+    afdep_a2a_count_sent(&b->a, b->sent, b->a.send_counts, b->a.row.bytes);
     return AFDEP_OK;
 }
 
@@ -155,7 +120,7 @@ static afdep_status_t alltoallv_reply(afdep_bench_path_t *path, const afdep_repl
     alltoallv_t *b = baseline(path);
     afdep_a2a_sum_replies(&b->a, reply->rows);
     exchange_replies(b, b->a.replies, NULL);
-    count_sent(b, b->a.recv_counts, b->a.row.reply);
+    afdep_a2a_count_sent(&b->a, b->sent, b->a.recv_counts, b->a.row.reply);
     return AFDEP_OK;
 }
 
@@ -197,7 +162,7 @@ static const char *alltoallv_why(void)
 
 const afdep_bench_path_ops_t afdep_bench_alltoallv = {
     .name = "alltoallv baseline",
-    .memory = alltoallv_memory,
+    .memory = afdep_a2a_memory,
     .open = alltoallv_open,
     .info = alltoallv_info,
     .dispatch = alltoallv_dispatch,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The baseline of an exchange by MPI collectives: sizes and state shared by its parts (alltoallv.c: the calls;
- * alltoallv_rows.c: packing, expert layout and sums, no MPI).
+ * Baselines that move packed rows: by MPI collectives (alltoallv.c), by NCCL's sends and receives (nccl_p2p.c). Sizes and
+ * state of both, and their local work (alltoallv_rows.c: packing, expert layout and sums).
  */
 #ifndef AFDEP_BENCH_ALLTOALLV_H
 #define AFDEP_BENCH_ALLTOALLV_H
@@ -52,6 +52,16 @@ void afdep_a2a_free(afdep_a2a_t *a);
 
 /* Bytes that afdep_a2a_allocate() takes at an FFN (1) or Attention rank (0). */
 uint64_t afdep_a2a_bytes(const afdep_a2a_t *a, int ffn, int bucket);
+
+/* Rows on the wire at most, and a path's `memory`. */
+size_t afdep_a2a_wire_rows(const afdep_a2a_t *a, int ffn, int bucket);
+afdep_status_t afdep_a2a_memory(const afdep_bench_plan_t *plan, int bucket, afdep_memory_t *memory);
+
+/* First places from counts; returns their sum. */
+int afdep_a2a_prefix(int *at, const int *counts, int ranks);
+
+/* Adds rows of `row` bytes to what this rank has sent to each peer. */
+void afdep_a2a_count_sent(const afdep_a2a_t *a, afdep_counters_t *sent, const int *counts, size_t row);
 
 /* Attention: counts rows per FFN rank into send_counts; then, with send_at set, packs them. */
 void afdep_a2a_count(afdep_a2a_t *a, const afdep_dispatch_t *dispatch);

@@ -59,16 +59,49 @@ void afdep_a2a_shape(afdep_a2a_t *a, const afdep_bench_plan_t *plan, int rank)
     shape_row(a);
 }
 
-/* Rows on the wire at most. */
-static size_t wire_rows(const afdep_a2a_t *a, int ffn, int bucket)
+size_t afdep_a2a_wire_rows(const afdep_a2a_t *a, int ffn, int bucket)
 {
     return (size_t)bucket * (size_t)(ffn ? a->attention_ranks : a->most_owners);
 }
 
 uint64_t afdep_a2a_bytes(const afdep_a2a_t *a, int ffn, int bucket)
 {
-    return wire_rows(a, ffn, bucket) * (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
+    return afdep_a2a_wire_rows(a, ffn, bucket) * (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
            (size_t)a->ranks * 4 * sizeof(int);
+}
+
+afdep_status_t afdep_a2a_memory(const afdep_bench_plan_t *plan, int bucket, afdep_memory_t *memory)
+{
+    const afdep_scenario_t *s = &plan->scenario;
+    afdep_a2a_t a;
+    afdep_a2a_shape(&a, plan, 0);
+    *memory = (afdep_memory_t){ .struct_size = sizeof(*memory) };
+    memory->ffn_private = afdep_a2a_bytes(&a, 1, bucket);
+    memory->attention_private = afdep_a2a_bytes(&a, 0, bucket);
+    memory->receive_rows = (int64_t)s->attention_ranks * bucket * a.most_here +
+                           (int64_t)a.experts * (s->expert_alignment - 1);
+    uint64_t row = a.row.payload + a.row.scales + sizeof(float) + 2 * sizeof(int32_t);
+    memory->receive_bytes = (uint64_t)memory->receive_rows * row;
+    memory->reply_bytes = (uint64_t)memory->receive_rows * a.row.reply;
+    return AFDEP_OK;
+}
+
+int afdep_a2a_prefix(int *at, const int *counts, int ranks)
+{
+    int sum = 0;
+    for (int r = 0; r < ranks; r++) {
+        at[r] = sum;
+        sum += counts[r];
+    }
+    return sum;
+}
+
+void afdep_a2a_count_sent(const afdep_a2a_t *a, afdep_counters_t *sent, const int *counts, size_t row)
+{
+    for (int r = 0; r < a->ranks; r++) {
+        sent[r].puts += (uint64_t)counts[r];
+        sent[r].put_bytes += (uint64_t)counts[r] * row;
+    }
 }
 
 static void *allocate(size_t count, size_t size)
@@ -79,7 +112,7 @@ static void *allocate(size_t count, size_t size)
 int afdep_a2a_allocate(afdep_a2a_t *a, int bucket)
 {
     int ffn = a->rank < a->ffn_ranks;
-    size_t ranks = (size_t)a->ranks, rows = wire_rows(a, ffn, bucket), tokens = (size_t)bucket;
+    size_t ranks = (size_t)a->ranks, rows = afdep_a2a_wire_rows(a, ffn, bucket), tokens = (size_t)bucket;
     a->send_counts = calloc(ranks, sizeof(int));
     a->recv_counts = calloc(ranks, sizeof(int));
     a->send_at = calloc(ranks, sizeof(int));

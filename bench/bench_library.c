@@ -122,7 +122,11 @@ const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *pla
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return &afdep_bench_alltoallv;
 #endif
-    if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
+#ifdef AFDEP_HAVE_NCCL
+    if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
+        return &afdep_bench_nccl_p2p;
+#endif
+    if (plan->protocol == AFDEP_BENCH_ALLTOALLV || plan->protocol == AFDEP_BENCH_NCCL_P2P)
         return NULL;
     if (plan->config.ffn_ranks == 0)
         return &afdep_bench_symmetric;

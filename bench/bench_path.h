@@ -52,6 +52,9 @@ extern const afdep_bench_path_ops_t afdep_bench_cuda;
 #ifdef AFDEP_HAVE_MPI
 extern const afdep_bench_path_ops_t afdep_bench_alltoallv;
 #endif
+#ifdef AFDEP_HAVE_NCCL
+extern const afdep_bench_path_ops_t afdep_bench_nccl_p2p;
+#endif
 
 /* The ops of the plan's protocol, or NULL when this build lacks it. */
 const afdep_bench_path_ops_t *afdep_bench_path_ops(const afdep_bench_plan_t *plan);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/lib/emulation.h"
 #include "bench/lib/why.h"
 
 #define INT_MOST 2147483647.0
@@ -21,7 +22,7 @@ static const char description[] =
 
 /* What the command line holds, before it becomes a plan. */
 typedef struct bench_words {
-    const char *scenario_file, *routing, *fault;
+    const char *scenario_file, *routing, *fault, *nic;
     int topology[3], topology_given[3];
     int protocol_given;
     int toggles[3], toggles_given[3];
@@ -102,6 +103,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
           "where ranks outnumber processors, bind them to these round robin, alike in every arm (default off)", 0 },
         { "fault", AFDEP_OPTION_STRING, &w->fault, 0, 0, 0, "FILE",
           "faults to inject (afdep-fault/1): exchanges run late, or end in an error that names what is missing", 0 },
+        { "emulate-nic", AFDEP_OPTION_STRING, &w->nic, 0, 0, 0, "FILE",
+          "charge a modelled NIC (afdep-nic/1) for what crosses domains (CUDA); the record says emulated", 0 },
         { "dump", AFDEP_OPTION_STRING, &plan->dump, 0, 0, 0, "DIR",
           "write one checked exchange of each token count as NumPy files", 0 },
         AFDEP_COMMON_OPTIONS(plan->common),
@@ -150,8 +153,6 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
 #endif
     if (w->fault && plan->common.backend == 1)
         return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
-    if (plan->protocol == AFDEP_BENCH_NCCL_P2P)
-        return afdep_why(why, why_size, "--protocol: nccl-p2p: the NCCL baseline is not built yet");
     if ((plan->microbatches > 0) != (plan->expert_us > 0))
         return afdep_why(why, why_size, "--%s: is needed with --%s", plan->microbatches > 0 ? "expert-us" : "microbatches",
                          plan->microbatches > 0 ? "microbatches" : "expert-us");
@@ -162,15 +163,27 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
     if (plan->microbatches > 0 && plan->in_flight > 1)
         return afdep_why(why, why_size, "--microbatches: %d: stands in place of --in-flight, not beside it",
                          plan->microbatches);
-    if (plan->protocol != AFDEP_BENCH_ALLTOALLV)
+    if (plan->protocol != AFDEP_BENCH_ALLTOALLV && plan->protocol != AFDEP_BENCH_NCCL_P2P)
         return 0;
+    const char *name = plan->protocol == AFDEP_BENCH_ALLTOALLV ? "alltoallv" : "nccl-p2p";
+    if (plan->protocol == AFDEP_BENCH_NCCL_P2P) {
+#ifndef AFDEP_HAVE_NCCL
+        return afdep_why(why, why_size, "--protocol: nccl-p2p: this build has no NCCL");
+#endif
+        if (plan->common.backend != 1)
+            return afdep_why(why, why_size, "--protocol: nccl-p2p: --backend cuda is wanted with it");
+        if (plan->common.fabric && strcmp(plan->common.fabric, "nccl") != 0)
+            return afdep_why(why, why_size, "--fabric: %s: nccl-p2p runs on nccl", plan->common.fabric);
+    } else if (plan->common.backend == 1) {
+        return afdep_why(why, why_size, "--protocol: alltoallv: it runs on the host backend");
+    }
     for (int i = 0; i < 3; i++)
         if (w->toggles_given[i])
-            return afdep_why(why, why_size, "--protocol: alltoallv has no toggles to set");
+            return afdep_why(why, why_size, "--protocol: %s has no toggles to set", name);
     if (w->fault)
-        return afdep_why(why, why_size, "--fault: %s: alltoallv has no fabric to inject faults into", w->fault);
+        return afdep_why(why, why_size, "--fault: %s: %s has no fabric to inject faults into", w->fault, name);
     if (plan->in_flight > 1)
-        return afdep_why(why, why_size, "--in-flight: %d: alltoallv has one exchange at a time", plan->in_flight);
+        return afdep_why(why, why_size, "--in-flight: %d: %s has one exchange at a time", plan->in_flight, name);
     return 0;
 }
 
@@ -355,6 +368,18 @@ static void make_config(afdep_bench_plan_t *plan, const bench_words_t *w)
     plan->config = config;
 }
 
+/* A modelled NIC is never charged unsaid: the record has to hold the model. */
+static int load_nic(afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
+{
+    if (!w->nic && afdep_emulation_set())
+        return afdep_why(why, why_size, "%s: is set: give the model as a file, with --emulate-nic", afdep_emulation_set());
+    if (w->nic && plan->common.backend != 1)
+        return afdep_why(why, why_size, "--emulate-nic: %s: only --backend cuda has a modelled NIC", w->nic);
+    if (w->nic)
+        plan->nic = afdep_emulation_load(w->nic, why, why_size);
+    return w->nic && !plan->nic ? -1 : 0;
+}
+
 static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
     if (refuse_foreign(plan, w, why, why_size) != 0 || refuse_unbuilt(plan, w, why, why_size) != 0 ||
@@ -374,6 +399,8 @@ static int make_plan(afdep_bench_plan_t *plan, const bench_words_t *w, char *why
     if (w->fault && (afdep_fault_file_load(w->fault, &plan->faults, why, why_size) != 0 ||
                      afdep_fault_file_check(&plan->faults, plan->ranks, 8 * plan->scenario.num_sms, why,
                                             why_size) != 0))
+        return -1;
+    if (load_nic(plan, w, why, why_size) != 0)
         return -1;
     plan->align = afdep_align_area_create(plan->ranks);
     return plan->align ? 0 : afdep_why(why, why_size, "no memory for %d ranks", plan->ranks);
@@ -402,6 +429,7 @@ int afdep_bench_plan_parse(afdep_bench_plan_t *plan, int argc, char **argv, int 
 void afdep_bench_plan_free(afdep_bench_plan_t *plan)
 {
     free(plan->align);
+    cJSON_Delete(plan->nic);
     afdep_fault_file_free(&plan->faults);
     afdep_trace_free(plan->trace);
     afdep_scenario_free(&plan->scenario);

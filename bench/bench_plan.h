@@ -47,6 +47,7 @@ typedef struct afdep_bench_plan {
     const char *dump;             /* folder, or NULL */
     afdep_trace_t *trace;         /* of trace routing, else NULL */
     afdep_fault_file_t faults;    /* of --fault; no rules without it */
+    cJSON *nic;                   /* of --emulate-nic: the model as its file has it, else NULL */
     afdep_align_area_t *align;    /* where ranks that are threads meet */
     /* Storage of the fields above. */
     afdep_ints_t tokens_per_source_option;

@@ -40,9 +40,10 @@ static void name_toggles(const afdep_bench_path_info_t *info, char *name)
 void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name[AFDEP_BENCH_ARM_NAME_MAX])
 {
     const afdep_bench_path_info_t *info = &rank->info;
-    const char *baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV ? "alltoallv"
-                           : rank->plan->protocol == AFDEP_BENCH_M2N    ? "m2n"
-                                                                         : NULL;
+    const char *baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV || rank->plan->protocol == AFDEP_BENCH_NCCL_P2P
+                               ? info->protocol
+                           : rank->plan->protocol == AFDEP_BENCH_M2N ? "m2n"
+                                                                     : NULL;
     if (baseline)
         snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "%s", baseline);
     else
@@ -61,7 +62,8 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->dtype = rank->fp8 ? "fp8" : "bf16";
     arm->backend = info->backend;
     arm->fabric = info->fabric;
-    arm->emulated = 0;
+    arm->emulated = rank->plan->nic != NULL;
+    arm->nic = rank->plan->nic;
     arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->pinned = rank->plan->pin;
     arm->domains = "declared";
@@ -165,6 +167,8 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
     if (arm->fp8_combine)
         printf("# FP8 combine: replies leave FFN domains as e4m3, for buckets of %d tokens and more\n",
                rank->info.fp8_combine_min_bucket > 1 ? rank->info.fp8_combine_min_bucket : 1);
+    if (plan->nic)
+        printf("# emulated: a NIC is modelled for what crosses domains\n");
     if (plan->faults.faults.count)
         printf("# faults: %s, %d rule%s\n", plan->faults.file, plan->faults.faults.count,
                plan->faults.faults.count == 1 ? "" : "s");

@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One gnuplot script for each picture: the data, then the same drawing twice, for SVG and for PNG. gnuplot works in a
- * folder of its own and knows no other names; what it drew is copied out whole.
- */
+/* What the pictures of a set show. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
 
 #include "bench/report_plot.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "bench/lib/record.h"
-#include "bench/lib/run.h"
-#include "bench/lib/why.h"
-
-#define GNUPLOT_S 60
-#define PICTURE_BYTES_MAX ((size_t)64 << 20)
-#define STYLES 8
+#define STYLES AFDEP_GNUPLOT_STYLES
 #define PANELS_ABREAST 4
 
 static const char *const names[] = { "latency", "change", "signals", "ranks" };
@@ -98,19 +86,6 @@ int afdep_picture_possible(const afdep_report_set_t *set, afdep_picture_kind_t k
 
 /* ---- Pieces of scripts ----------------------------------------------------------------------------------------- */
 
-/* In single quotes, where gnuplot reads nothing; quotes of the text's own become typographic ones. */
-static void quote(FILE *out, const char *text)
-{
-    fputc('\'', out);
-    for (; *text; text++) {
-        if (*text == '\'' || *text == '`')
-            fputs("\u2019", out);
-        else
-            fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
-    }
-    fputc('\'', out);
-}
-
 /* A narrow panel's title: a long name goes on in a second line behind the plus sign nearest its middle. Line breaks
    take double quotes, in which gnuplot reads much: whatever a name rarely has becomes a question mark. */
 static void quote_in_two(FILE *out, const char *text)
@@ -129,24 +104,6 @@ static void quote_in_two(FILE *out, const char *text)
     fputc('"', out);
 }
 
-static void number(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, " %.9g", value);
-    else
-        fputs(" NaN", out);
-}
-
-static void styles(FILE *out)
-{
-    static const char *const colours[STYLES] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7",
-                                                 "#E69F00", "#56B4E9", "#000000", "#7F7F7F" };
-    static const int points[STYLES] = { 7, 5, 9, 13, 6, 4, 8, 12 }, dashes[STYLES] = { 1, 2, 4, 5, 3, 2, 4, 5 };
-    for (int i = 0; i < STYLES; i++)
-        fprintf(out, "set linetype %d lc rgb '%s' lw 2 pt %d ps 1.1 dt %d\n", i + 1, colours[i], points[i], dashes[i]);
-    fprintf(out, "set linetype cycle %d\n", STYLES);
-}
-
 static void frame(FILE *out, const afdep_report_set_t *set, const char *what)
 {
     char title[512];
@@ -157,7 +114,7 @@ static void frame(FILE *out, const afdep_report_set_t *set, const char *what)
              cJSON_IsString(backend) ? backend->valuestring : "?",
              cJSON_IsTrue(get(arm, "emulated")) ? ", emulated" : "");
     fputs("set encoding utf8\nset title ", out);
-    quote(out, title);
+    afdep_gnuplot_quote(out, title);
     fputs(" noenhanced\nset border 3 lc rgb '#555555'\nset tics nomirror\nset grid lc rgb '#cccccc' lw 1 dt 1\n"
           "set key outside below center horizontal noenhanced samplen 4 height 1\n",
           out);
@@ -173,19 +130,6 @@ static void token_axis(FILE *out, const afdep_comparison_t *c)
     for (int token = first; token < c->token_counts; token++)
         fprintf(out, "%s'%d' %d", token > first ? "," : "", c->tokens[token], c->tokens[token]);
     fprintf(out, ")\nset xrange [%g:%g]\n", c->tokens[first] / 1.4, c->tokens[c->token_counts - 1] * 1.4);
-}
-
-/* A logarithmic scale for `axis`: tics at 1, 2, 5 of each power of ten while there is room, else at the powers. */
-static void log_axis(FILE *out, const char *axis, double low, double high)
-{
-    static const double steps[] = { 1, 2, 5 };
-    int count = high / low > 3000 ? 1 : 3, any = 0;
-    fprintf(out, "set logscale %s 10\nset %stics (", axis, axis);
-    for (double power = pow(10, floor(log10(low)) - 1); power < high * 10; power *= 10)
-        for (int i = 0; i < count; i++)
-            if (power * steps[i] >= low / 2 && power * steps[i] <= high * 2)
-                fprintf(out, "%s'%g' %g", any++ ? "," : "", power * steps[i], power * steps[i]);
-    fprintf(out, ")\nset %srange [%g:%g]\n", axis, low, high);
 }
 
 static void widen(double value, double *low, double *high)
@@ -218,9 +162,9 @@ static void latency_data(FILE *out, const afdep_comparison_t *c)
             if (high == 0)
                 continue;
             fprintf(out, "%d", c->tokens[token]);
-            number(out, afdep_comparison_median(c, arm, token));
-            number(out, low);
-            number(out, high);
+            afdep_gnuplot_number(out, afdep_comparison_median(c, arm, token));
+            afdep_gnuplot_number(out, low);
+            afdep_gnuplot_number(out, high);
             fputc('\n', out);
         }
         fputs("EOD\n", out);
@@ -237,7 +181,7 @@ static void latency_drawing(FILE *out, const afdep_report_set_t *set)
                 widen(afdep_comparison_at(c, arm, token, repeat), &low, &high);
     frame(out, set, "Round trip");
     token_axis(out, c);
-    log_axis(out, "y", low / 1.3, high * 1.3);
+    afdep_gnuplot_log_axis(out, "y", low / 1.3, high * 1.3);
     fputs("set ylabel 'round trip, median (µs)'\nset bars 0.7\nplot ", out);
     for (int arm = 0; arm < c->arms; arm++) {
         int type = arm % STYLES + 1;
@@ -245,7 +189,7 @@ static void latency_drawing(FILE *out, const afdep_report_set_t *set)
         fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d lw 1 dt 1 ps 0 notitle", arm ? ", " : "",
                 arm, x, type);
         fprintf(out, ", $arm%d using ($1*%.4f):2 with linespoints lt %d title ", arm, x, type);
-        quote(out, c->names[arm]);
+        afdep_gnuplot_quote(out, c->names[arm]);
     }
     fputc('\n', out);
 }
@@ -262,9 +206,9 @@ static void change_data(FILE *out, const afdep_comparison_t *c)
                 continue;
             int one = paired.repeats == 1;
             fprintf(out, "%d", c->tokens[token]);
-            number(out, paired.change_pct);
-            number(out, one ? paired.change_pct : paired.change_low_pct);
-            number(out, one ? paired.change_pct : paired.change_high_pct);
+            afdep_gnuplot_number(out, paired.change_pct);
+            afdep_gnuplot_number(out, one ? paired.change_pct : paired.change_low_pct);
+            afdep_gnuplot_number(out, one ? paired.change_pct : paired.change_high_pct);
             fputc('\n', out);
         }
         fputs("EOD\n", out);
@@ -299,7 +243,7 @@ static void change_drawing(FILE *out, const afdep_report_set_t *set)
     fputs("unset logscale y\nset ytics autofreq\n", out);
     change_range(out, c);
     fputs("set ylabel ", out);
-    quote(out, "change of the round trip, 95% interval (%)");
+    afdep_gnuplot_quote(out, "change of the round trip, 95% interval (%)");
     fputs("\nset xzeroaxis lt -1 lw 2 dt 1\nset bars 1.5\nplot ", out);
     for (int arm = 0; arm < c->arms; arm++) {
         if (arm == c->baseline)
@@ -307,7 +251,7 @@ static void change_drawing(FILE *out, const afdep_report_set_t *set)
         double x = beside(place++, c->arms - 1, 0.12);
         fprintf(out, "%s$arm%d using ($1*%.4f):2:3:4 with yerrorbars lt %d dt 1 title ", first ? "" : ", ", arm, x,
                 arm % STYLES + 1);
-        quote(out, c->names[arm]);
+        afdep_gnuplot_quote(out, c->names[arm]);
         first = 0;
     }
     fputc('\n', out);
@@ -335,11 +279,11 @@ static void signals_drawing(FILE *out, const afdep_report_set_t *set)
             widen(signals_of(c, arm, token), &low, &high);
     frame(out, set, "Signals");
     token_axis(out, c);
-    log_axis(out, "y", low / 1.3, high * 1.3);
+    afdep_gnuplot_log_axis(out, "y", low / 1.3, high * 1.3);
     fputs("set ylabel 'signals per exchange, busiest FFN rank'\nplot ", out);
     for (int arm = 0; arm < c->arms; arm++) {
         fprintf(out, "%s$arm%d using 1:2 with linespoints lt %d title ", arm ? ", " : "", arm, arm % STYLES + 1);
-        quote(out, c->names[arm]);
+        afdep_gnuplot_quote(out, c->names[arm]);
     }
     fputc('\n', out);
 }
@@ -355,7 +299,7 @@ static void ranks_data(FILE *out, const afdep_comparison_t *c)
             for (int token = 0; token < c->token_counts; token++) {
                 double signals = signals_of_rank(c, arm, token, rank);
                 fprintf(out, "%d %d", token, rank);
-                number(out, signals > 0 ? signals : NAN);
+                afdep_gnuplot_number(out, signals > 0 ? signals : NAN);
                 fputc('\n', out);
             }
         fputs("EOD\n", out);
@@ -372,7 +316,7 @@ static void ranks_colours(FILE *out, const afdep_comparison_t *c)
                 widen(signals_of_rank(c, arm, token, rank), &low, &high);
     /* Cividis: as even for colour-blind eyes as for others. */
     fputs("set palette defined (0 '#00224e', 0.25 '#434e6c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')\n", out);
-    log_axis(out, "cb", low, high > low ? high : low * 10);
+    afdep_gnuplot_log_axis(out, "cb", low, high > low ? high : low * 10);
 }
 
 /* How far apart labelled ranks are. */
@@ -418,144 +362,40 @@ static void ranks_drawing(FILE *out, const afdep_report_set_t *set)
     fputs("unset multiplot\n", out);
 }
 
-/* ---- Running gnuplot ------------------------------------------------------------------------------------------- */
+/* ---- A picture ------------------------------------------------------------------------------------------------- */
 
-static void write_script(FILE *out, const afdep_report_set_t *set, afdep_picture_kind_t kind)
+/* What a drawing's functions get. */
+typedef struct shown {
+    const afdep_report_set_t *set;
+    afdep_picture_kind_t kind;
+} shown_t;
+
+static void write_data(FILE *out, const void *context)
 {
     static void (*const data[])(FILE *, const afdep_comparison_t *) = { latency_data, change_data, signals_data,
                                                                         ranks_data };
+    const shown_t *shown = context;
+    data[shown->kind](out, &shown->set->comparison);
+}
+
+static void write_drawing(FILE *out, const void *context)
+{
     static void (*const drawing[])(FILE *, const afdep_report_set_t *) = { latency_drawing, change_drawing,
                                                                            signals_drawing, ranks_drawing };
-    int rows = (set->comparison.arms + PANELS_ABREAST - 1) / PANELS_ABREAST;
-    /* Long keys take two columns at most. */
-    int key = set->comparison.arms > 4 ? 10 * set->comparison.arms : 0;
-    int height = kind != AFDEP_PICTURE_RANKS ? 500 + key : rows > 1 ? 350 * rows : 560;
-    data[kind](out, &set->comparison);
-    for (int png = 0; png < 2; png++) {
-        if (png)
-            fprintf(out,
-                    "if (strstrt(GPVAL_TERMINALS, 'pngcairo')) {\n"
-                    "set terminal pngcairo noenhanced size 800,%d font 'DejaVu Sans,12' background '#ffffff'\n"
-                    "} else {\nset terminal png noenhanced size 800,%d\n}\nset output 'picture.png'\n",
-                    height, height);
-        else
-            fprintf(out,
-                    "set terminal svg noenhanced size 800,%d font 'DejaVu Sans,Verdana,Helvetica,sans-serif,13' "
-                    "background '#ffffff'\nset output 'picture.svg'\n",
-                    height);
-        styles(out);
-        drawing[kind](out, set);
-        fputs("unset output\nreset\n", out);
-    }
-}
-
-static int run_gnuplot(const char *scratch, int signals, char *why, size_t why_size)
-{
-    static char program[] = "gnuplot", script[] = "picture.gnuplot";
-    char *argv[] = { program, script, NULL };
-    afdep_run_t run = { .argv = argv, .folder = scratch, .deadline_s = GNUPLOT_S, .grace_s = 1 };
-    char words[128], said[256];
-    afdep_run(signals, &run);
-    if (run.end == AFDEP_RUN_NOT_STARTED && run.code == ENOENT)
-        return afdep_why(why, why_size, "gnuplot: is not installed; pictures are drawn by it");
-    if (run.end == AFDEP_RUN_EXITED && run.code == 0)
-        return 0;
-    afdep_run_last_line(&run, program, said, sizeof(said));
-    return afdep_why(why, why_size, "gnuplot: %s: %s", afdep_run_words(&run, words, sizeof(words)), said);
-}
-
-/* ---- Files ----------------------------------------------------------------------------------------------------- */
-
-/* FOLDER/NAME and what it holds. NULL with one line. */
-static char *read_file(const char *folder, const char *name, size_t *size, char *why, size_t why_size)
-{
-    char *file = NULL, *bytes = NULL;
-    long length = -1;
-    FILE *in = asprintf(&file, "%s/%s", folder, name) < 0 ? NULL : fopen(file, "rbe");
-    if (in && fseek(in, 0, SEEK_END) == 0)
-        length = ftell(in);
-    if (length > 0 && (size_t)length <= PICTURE_BYTES_MAX && fseek(in, 0, SEEK_SET) == 0)
-        bytes = malloc((size_t)length);
-    if (bytes && fread(bytes, 1, (size_t)length, in) != (size_t)length) {
-        free(bytes);
-        bytes = NULL;
-    }
-    *size = bytes ? (size_t)length : 0;
-    if (!bytes)
-        afdep_why(why, why_size, "gnuplot: drew no %s", name);
-    if (in)
-        fclose(in);
-    free(file);
-    return bytes;
-}
-
-static int write_file(const char *folder, const char *name, const char *bytes, size_t size, char *why, size_t why_size)
-{
-    char *file = NULL;
-    if (asprintf(&file, "%s/%s", folder, name) < 0)
-        return afdep_why(why, why_size, "%s: no memory for its name", name);
-    int status = afdep_file_write(file, bytes, size, why, why_size);
-    free(file);
-    return status;
-}
-
-static int make_script(const afdep_report_set_t *set, afdep_picture_kind_t kind, const char *scratch, char *why,
-                       size_t why_size)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (out)
-        write_script(out, set, kind);
-    int status = !out || fclose(out) != 0 ? afdep_why(why, why_size, "no memory for a picture")
-                                          : write_file(scratch, "picture.gnuplot", text, size, why, why_size);
-    free(text);
-    return status;
-}
-
-/* Takes both pictures out of the scratch folder; the SVG's content stays with the caller. */
-static int keep(const char *scratch, const char *folder, afdep_picture_t *picture, char *why, size_t why_size)
-{
-    size_t size = 0;
-    char name[sizeof(picture->file)];
-    char *png = read_file(scratch, "picture.png", &size, why, why_size);
-    snprintf(name, sizeof(name), "%.*s.png", (int)strlen(picture->file) - 4, picture->file);
-    int status = png ? write_file(folder, name, png, size, why, why_size) : -1;
-    free(png);
-    if (status == 0)
-        picture->svg = read_file(scratch, "picture.svg", &picture->size, why, why_size);
-    if (!picture->svg)
-        return -1;
-    return write_file(folder, picture->file, picture->svg, picture->size, why, why_size);
-}
-
-static void remove_scratch(const char *scratch)
-{
-    static const char *const files[] = { "picture.gnuplot", "picture.svg", "picture.png" };
-    int folder = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (size_t i = 0; folder >= 0 && i < sizeof(files) / sizeof(files[0]); i++)
-        unlinkat(folder, files[i], 0);
-    if (folder >= 0)
-        close(folder);
-    rmdir(scratch);
+    const shown_t *shown = context;
+    drawing[shown->kind](out, shown->set);
 }
 
 int afdep_picture_draw(const afdep_report_set_t *set, afdep_picture_kind_t kind, const char *folder, int signals,
                        afdep_picture_t *picture, char *why, size_t why_size)
 {
-    const char *temporary = getenv("TMPDIR");
-    char scratch[512];
-    memset(picture, 0, sizeof(*picture));
-    picture->caption = captions[kind];
-    snprintf(picture->file, sizeof(picture->file), "%s%s.svg", set->prefix, names[kind]);
-    snprintf(scratch, sizeof(scratch), "%.480s/afdep-report-XXXXXX", temporary && temporary[0] ? temporary : "/tmp");
-    if (!mkdtemp(scratch))
-        return afdep_why(why, why_size, "%s: cannot be made: %s", scratch, strerror(errno));
-    int status = make_script(set, kind, scratch, why, why_size);
-    if (status == 0)
-        status = run_gnuplot(scratch, signals, why, why_size);
-    if (status == 0)
-        status = keep(scratch, folder, picture, why, why_size);
-    remove_scratch(scratch);
-    return status;
+    char name[sizeof(picture->file) - 4];
+    shown_t shown = { set, kind };
+    int rows = (set->comparison.arms + PANELS_ABREAST - 1) / PANELS_ABREAST;
+    /* Long keys take two columns at most. */
+    int key = set->comparison.arms > 4 ? 10 * set->comparison.arms : 0;
+    int height = kind != AFDEP_PICTURE_RANKS ? 500 + key : rows > 1 ? 350 * rows : 560;
+    snprintf(name, sizeof(name), "%s%s", set->prefix, names[kind]);
+    afdep_drawing_t drawing = { name, captions[kind], height, write_data, write_drawing, &shown };
+    return afdep_gnuplot_draw(&drawing, folder, signals, picture, why, why_size);
 }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Pictures of a set, drawn by gnuplot as SVG and PNG. Colours are those of Okabe and Ito, which colour-blind readers
- * can tell apart; each arm also has a point shape and a dash of its own, for print.
- */
+/* The pictures of a set, drawn by gnuplot. */
 #ifndef AFDEP_BENCH_REPORT_PLOT_H
 #define AFDEP_BENCH_REPORT_PLOT_H
 
 #include <stddef.h>
 
+#include "bench/report_gnuplot.h"
 #include "bench/report_set.h"
 
 typedef enum afdep_picture_kind {
@@ -17,13 +15,6 @@ typedef enum afdep_picture_kind {
     AFDEP_PICTURE_RANKS,   /* signals of each rank, as a heat map */
     AFDEP_PICTURES
 } afdep_picture_kind_t;
-
-typedef struct afdep_picture {
-    char file[192]; /* name of the SVG in the folder of the report; the PNG stands beside it */
-    const char *caption;
-    char *svg; /* its content; owned by the caller: free() */
-    size_t size;
-} afdep_picture_t;
 
 /* Whether the set holds what the picture shows. */
 int afdep_picture_possible(const afdep_report_set_t *set, afdep_picture_kind_t kind);

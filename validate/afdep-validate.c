@@ -19,6 +19,9 @@
 #include "validate/cases.h"
 #include "validate/child.h"
 #include "validate/staged.h"
+#ifdef AFDEP_HAVE_CUDA
+#include "cuda/fabric.h"
+#endif
 
 static const char usage[] = "--scenario FILE [--suite NAME] [OPTION...]";
 static const char description[] =
@@ -31,6 +34,10 @@ static const afdep_case_t *const suites[][AFDEP_SUITES] = {
     { afdep_cases_quick, afdep_cases_full, afdep_cases_faults, afdep_cases_negative, afdep_cases_explore },
     { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_faults, afdep_cases_ll_negative, afdep_cases_ll_explore },
 };
+#ifdef AFDEP_HAVE_CUDA
+static const afdep_case_t *const device_suites[AFDEP_SUITES] = { afdep_cases_quick, afdep_cases_device_full,
+                                                                 afdep_cases_device_faults };
+#endif
 
 typedef struct plan {
     afdep_common_t common;
@@ -102,8 +109,13 @@ typedef struct report {
     int passed, failed, skipped;
 } report_t;
 
+/* The cases of the suite on this backend, or NULL. */
 static const afdep_case_t *cases_of(const plan_t *plan)
 {
+#ifdef AFDEP_HAVE_CUDA
+    if (plan->common.backend)
+        return device_suites[plan->suite];
+#endif
     return suites[plan->api][plan->suite];
 }
 
@@ -305,6 +317,10 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
         snprintf(why, why_size, "--backend: cuda: the low-latency API is built for host only");
         return -1;
     }
+    if (!cases_of(plan)) {
+        snprintf(why, why_size, "--suite: %s runs on the sim fabric, not with --backend cuda", suite_names[plan->suite]);
+        return -1;
+    }
     if (plan->only && !any_wanted(plan)) {
         snprintf(why, why_size, "--only: %s: suite %s has no such case", plan->only, suite_names[plan->suite]);
         return -1;
@@ -331,22 +347,45 @@ static int check_size(const plan_t *plan, int size, char *why, size_t why_size)
     return -1;
 }
 
-/* A suite runs on the simulated network, or on shm or mpi; whatever else was asked for is refused. */
-static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size)
+/* Without a GPU no case of the CUDA backend could run. */
+static int check_backend(const plan_t *plan, char *why, size_t why_size)
 {
-    const char *asked = plan->common.fabric, *own = fabric_of(plan);
-    int simulated = plan->suite == AFDEP_SUITE_EXPLORE || plan->suite == AFDEP_SUITE_NEGATIVE;
-    if (!asked || strcmp(asked, simulated ? "sim" : "shm") == 0)
-        return 0;
-    if (!simulated && strcmp(own, "mpi") == 0) {
-        if (size > 1)
-            return 0;
-        snprintf(why, why_size, "--fabric: mpi: its ranks are MPI processes: run it under mpirun");
+#ifdef AFDEP_HAVE_CUDA
+    if (plan->common.backend && afdep_device_gpu() != AFDEP_OK) {
+        snprintf(why, why_size, "--backend: cuda: %s", afdep_last_error());
         return -1;
     }
-    snprintf(why, why_size, "--fabric: %s: suite %s runs on %s", asked, suite_names[plan->suite],
-             simulated ? "sim" : "shm and mpi");
+#endif
+    (void)plan, (void)why, (void)why_size;
+    return 0;
+}
+
+/* A suite runs on the simulated network, on shm or mpi, or on the fabrics of the CUDA backend; whatever else was asked for
+   is refused. */
+static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size)
+{
+    const char *asked = plan->common.fabric;
+    int simulated = plan->suite == AFDEP_SUITE_EXPLORE || plan->suite == AFDEP_SUITE_NEGATIVE;
+    const char *const fabrics[3][2] = { { "shm", "mpi" }, { "sim", "sim" }, { "peer", "nccl" } };
+    const char *const *fit = fabrics[plan->common.backend ? 2 : simulated];
+    if (asked && strcmp(asked, fit[0]) != 0 && strcmp(asked, fit[1]) != 0) {
+        snprintf(why, why_size, "--fabric: %s: suite %s runs on %s%s%s", asked, suite_names[plan->suite], fit[0],
+                 simulated ? "" : " and ", simulated ? "" : fit[1]);
+        return -1;
+    }
+    if (!asked || strcmp(asked, "mpi") != 0 || size > 1)
+        return 0;
+    snprintf(why, why_size, "--fabric: mpi: its ranks are MPI processes: run it under mpirun");
     return -1;
+}
+
+/* What only the launched world and the machine decide. */
+static int check_run(const plan_t *plan, int size, int rank, char *why, size_t why_size)
+{
+    if (check_size(plan, size, why, why_size) != 0 || check_backend(plan, why, why_size) != 0 ||
+        check_fabric(plan, size, why, why_size) != 0)
+        return -1;
+    return plan->common.json && rank == 0 ? afdep_record_probe(plan->common.json, why, why_size) : 0;
 }
 
 static void write_log(void *context, afdep_log_level_t level, const char *line)
@@ -373,9 +412,7 @@ int main(int argc, char **argv)
     int status = 2, asked = parse(&plan, argc, argv, rank == 0, why, sizeof(why));
     if (plan.common.log > AFDEP_LOG_ERROR)
         afdep_log_set(write_log, NULL, (afdep_log_level_t)plan.common.log);
-    if (asked == 0 && !plan.list &&
-        (check_size(&plan, size, why, sizeof(why)) != 0 || check_fabric(&plan, size, why, sizeof(why)) != 0 ||
-         (plan.common.json && rank == 0 && afdep_record_probe(plan.common.json, why, sizeof(why)) != 0)))
+    if (asked == 0 && !plan.list && check_run(&plan, size, rank, why, sizeof(why)) != 0)
         asked = -1;
     asked = afdep_world_agree(argc, argv, asked, why, sizeof(why));
     if (asked == 1)

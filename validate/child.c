@@ -21,9 +21,12 @@
 #include <unistd.h>
 
 #include "validate/exchanger.h"
+#include "validate/staged.h"
 
 #define CHILD_WORD "--child-of-afdep-validate"
 #define CHILD_TIMEOUT_MS 5000 /* of the library's waits: a dead rank must be named well before */
+#define GPU_TIMEOUT_MS 2000 /* there a kernel notices nothing before its deadline */
+#define OPEN_MS 20000
 #define CHILD_RANKS_MOST 32
 
 extern char **environ;
@@ -134,22 +137,31 @@ static afdep_scenario_t child_scenario(int ffn, int attention, int per_domain)
 }
 
 /* Exchanges until an error, which is this rank's report: "STATUS: sentence". */
-static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t *scenario)
+static void exchange_for_ever(const afdep_group_t *group, const afdep_scenario_t *scenario, const char *backend,
+                              const char *fabric)
 {
     afdep_config_t config = afdep_exchanger_config(scenario);
     afdep_buffer_t *buffer = NULL;
     afdep_exchanger_t x;
     int tokens[CHILD_RANKS_MOST];
     config.timeout_ms = CHILD_TIMEOUT_MS;
+    config.backend = backend;
+    config.fabric = fabric;
+    if (strcmp(backend, "cuda") == 0) {
+        config.timeout_ms = GPU_TIMEOUT_MS;
+        afdep_staged_use_device(group->rank);
+    }
     afdep_status_t status = afdep_buffer_open(group, &config, &buffer);
     if (status != AFDEP_OK) {
         printf("%s: %s\n", afdep_status_string(status), afdep_last_error());
         return;
     }
+    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0) {
+        printf("no tensors: %s\n", x.why);
+        return;
+    }
     printf("open\n");
     fflush(stdout);
-    if (afdep_exchanger_init(&x, scenario, buffer, scenario->seed) != 0)
-        return;
     for (uint64_t n = 0; status == AFDEP_OK; n++) {
         for (int a = 0; a < scenario->attention_ranks; a++)
             tokens[a] = (a + (int)(n % 7)) % 5;
@@ -287,13 +299,14 @@ static void exchange_and_survive(child_t *c, const afdep_group_t *group)
 
 int afdep_child_main(int argc, char **argv, int *status)
 {
-    if (argc != 11 || strcmp(argv[1], CHILD_WORD) != 0)
+    if (argc != 13 || strcmp(argv[1], CHILD_WORD) != 0)
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
+    afdep_staged_begin(0);
     child_t c = { .scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6])), .tcp = AFDEP_TCP_INIT,
-                  .later_port = atoi(argv[9]), .replaces = atoi(argv[10]) };
+                  .later_port = atoi(argv[11]), .replaces = atoi(argv[12]) };
     afdep_group_t group;
-    int shared = atoi(argv[8]);
+    int shared = atoi(argv[10]);
     void *stop = shared >= 0 ? mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0) : MAP_FAILED;
     c.tcp.address = "127.0.0.1";
     c.tcp.port = c.replaces ? c.later_port : atoi(argv[3]);
@@ -307,7 +320,7 @@ int afdep_child_main(int argc, char **argv, int *status)
         printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
     } else {
         if (stop == MAP_FAILED)
-            exchange_for_ever(&group, &c.scenario);
+            exchange_for_ever(&group, &c.scenario, argv[8], argv[9]);
         else
             exchange_and_survive(&c, &group);
         afdep_group_destroy(&group);
@@ -321,6 +334,7 @@ int afdep_child_main(int argc, char **argv, int *status)
 
 typedef struct child_world {
     int size, victim;
+    const char *backend, *fabric;
     int port, later_port;
     int stop; /* where survivors agree on their last exchange, else -1 */
     char token[64];
@@ -372,15 +386,17 @@ static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replac
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
     snprintf(stop, sizeof(stop), "%d", w->stop);
     snprintf(later, sizeof(later), "%d", w->later_port);
-    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, stop,
-                                 later, replaces ? "1" : "0", NULL };
+    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, w->backend,
+                                 w->fabric, stop, later, replaces ? "1" : "0", NULL };
     w->pids[r] = start(argv, &w->out[r]);
     return w->pids[r] < 0 ? -1 : 0;
 }
 
-static int start_world(child_world_t *w, const afdep_kill_t *k, uint64_t random)
+static int start_world(child_world_t *w, const afdep_validation_t *v, const afdep_kill_t *k, uint64_t random)
 {
     memset(w, 0, sizeof(*w));
+    w->backend = v->backend;
+    w->fabric = v->fabric;
     snprintf(w->token, sizeof(w->token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
     w->port = free_port();
     w->later_port = k->phase == AFDEP_KILL_SURVIVED ? free_port() : 0;
@@ -418,7 +434,7 @@ static void end_world(child_world_t *w)
 /* Waits until every rank says that it is open. */
 static int wait_open(child_world_t *w)
 {
-    int64_t deadline = now_ms() + 2 * CHILD_TIMEOUT_MS;
+    int64_t deadline = now_ms() + OPEN_MS;
     for (int r = 0; r < w->size; r++) {
         char line[8] = "";
         for (size_t n = 0; n < 5;) {
@@ -470,10 +486,10 @@ static void judge_survivors(child_world_t *w, const afdep_kill_t *k, int64_t kil
     }
 }
 
-static void run_kill(const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *outcome)
+static void run_kill(const afdep_validation_t *v, const afdep_kill_t *k, uint64_t *state, afdep_outcome_t *outcome)
 {
     child_world_t w;
-    if (start_world(&w, k, *state) != 0) {
+    if (start_world(&w, v, k, *state) != 0) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "a child world could not be started: %s", strerror(errno));
         end_world(&w);
         return;
@@ -546,11 +562,15 @@ void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "a death under MPI ends the whole job; kills run with --fabric shm");
         return;
     }
+    if (k->phase == AFDEP_KILL_SURVIVED && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "the CUDA backend does not survive lost sources");
+        return;
+    }
     uint64_t state = v->seed * 0x9E3779B97F4A7C15u + 1;
     char before[NAMES_MOST][NAME_BYTES], left[NAME_BYTES];
     int count = list_segments(before);
     for (int n = 0; n < k->points && outcome->verdict == AFDEP_PASSED; n++)
-        run_kill(k, &state, outcome);
+        run_kill(v, k, &state, outcome);
     if (k->phase != AFDEP_KILL_OPENING && outcome->verdict == AFDEP_PASSED && find_left(before, count, left))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s was left in /dev/shm", left);
 }

@@ -27,7 +27,7 @@ static int bucket_of(int pair)
     return cycle[pair % 6];
 }
 
-static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
+static int make_pair(afdep_rig_t *rig, const afdep_replays_t *r, pair_t *p, int index)
 {
     int sources = rig->scenario.attention_ranks;
     p->scenario = rig->scenario;
@@ -43,9 +43,8 @@ static int make_pair(afdep_rig_t *rig, pair_t *p, int index)
     p->dispatch = p->x.dispatch;
     p->receive = p->x.receive;
     p->collect = p->x.collect;
-    if (p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &p->dispatch, &p->receive, &p->collect) != AFDEP_OK)
-        return -1;
-    return 0;
+    afdep_staged_calls_t calls = { &p->dispatch, &p->collect, &p->receive, r->whole };
+    return p->x.staged && afdep_staged_record_calls(p->x.staged, rig->buffer, &calls) != AFDEP_OK ? -1 : 0;
 }
 
 static void free_pair(pair_t *p)
@@ -62,9 +61,17 @@ static void delay(int wanted, int rank, int n)
         nanosleep(&t, NULL);
 }
 
+/* Every other exchange of the two kinds, whatever the recording: n counts replays and exchanges together. */
+static int is_eager(const afdep_replays_t *r, int n)
+{
+    return r->alternate && n % 2;
+}
+
 /* Replays one recorded exchange: new payloads and choices in the old tensors, then the calls as they were recorded. */
 static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t *r, int n)
 {
+    if (p->x.staged)
+        afdep_staged_run_eager(p->x.staged, is_eager(r, n));
     p->plan.number = rig->number++;
     p->plan.inactive_percent = n % 4 == 1 ? 100 : n % 4 == 2 ? 30 : 0;
     afdep_exchanger_prepare_first(&p->x, &p->plan); /* fills the tensors; its argument structs are replaced */
@@ -80,20 +87,47 @@ static afdep_status_t replay(afdep_rig_t *rig, pair_t *p, const afdep_replays_t 
     return afdep_exchanger_judge_second(&p->x, &p->plan, afdep_exchanger_call_second(&p->x));
 }
 
+/* Whether the buffers of this case have forward warps that can be slowed down. */
+static int has_forward_warps(const afdep_validation_t *v)
+{
+    const afdep_scenario_t *s = v->scenario;
+    return v->backend && strcmp(v->backend, "cuda") == 0 && s->ranks_per_domain < s->ffn_ranks + s->attention_ranks;
+}
+
+/* The setting is an environment variable; all ranks set it, and take it away, between two collective calls. */
+static void set_slow_forward(const afdep_validation_t *v, int on)
+{
+    afdep_world_barrier(v->world);
+    if ((v->world->rank == 0 || !v->world->threads) && on)
+        setenv("AFDEP_TEST_SLOW_FORWARD_US", "200", 1);
+    else if (v->world->rank == 0 || !v->world->threads)
+        unsetenv("AFDEP_TEST_SLOW_FORWARD_US");
+    afdep_world_barrier(v->world);
+}
+
 void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const afdep_replays_t *r = c->argument;
     afdep_rig_plan_t rig_plan = { .capacity = CAPACITY, .hidden = 256 };
+    if (r->slow_forward && !has_forward_warps(v)) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "only kernels across domains have forward warps; slow actors are in faults");
+        return;
+    }
     pair_t *pairs = calloc((size_t)r->pairs, sizeof(*pairs));
     afdep_rig_t rig;
-    if (!pairs || afdep_rig_open(v, &rig_plan, &rig, outcome) != 0) {
+    if (r->slow_forward)
+        set_slow_forward(v, 1);
+    int opened = pairs && afdep_rig_open(v, &rig_plan, &rig, outcome) == 0;
+    if (r->slow_forward)
+        set_slow_forward(v, 0);
+    if (!opened) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for a recording");
         free(pairs);
         return;
     }
     int ready = 1;
     for (int i = 0; i < r->pairs && ready; i++)
-        ready = make_pair(&rig, &pairs[i], i) == 0;
+        ready = make_pair(&rig, r, &pairs[i], i) == 0;
     if (!ready)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for the tensors of a recording");
     afdep_rig_settle(&rig);
@@ -104,7 +138,7 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
                 break;
             }
             outcome->exchanges++;
-            outcome->graph_exchanges++;
+            outcome->graph_exchanges += !is_eager(r, n + i);
         }
     afdep_rig_settle(&rig);
     for (int i = 0; i < r->pairs; i++)

@@ -13,6 +13,9 @@ typedef struct afdep_replays {
     int replays;
     int pairs; /* exchanges in the recording, with a cycle of buckets */
     int delay_replies, delay_dispatches;
+    int alternate; /* every other exchange is made of calls, not replayed */
+    int whole;     /* a source's two calls are one recording, where the backend records them */
+    int slow_forward; /* across domains on GPUs: some forward warps wait 200 us first */
 } afdep_replays_t;
 
 /* A case whose argument is an afdep_replays_t. */

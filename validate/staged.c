@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device twins of host tensors. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
 #include "validate/staged.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef AFDEP_HAVE_CUDA
-
-#include <cuda_runtime_api.h>
+#include "validate/gpu.h"
 
 #define POISON 0xFF
 #define POISON_INT 0xA5
@@ -21,14 +15,14 @@
 struct afdep_staged {
     const afdep_scenario_t *scenario;
     cudaStream_t stream;
-    cudaEvent_t begin, end;
     cudaGraphExec_t graph;
     cudaGraphExec_t calls[2]; /* the recorded halves of an exchange, where they were recorded */
     afdep_staged_run_t run;
     int source; /* an Attention rank */
     size_t width, experts;
     int64_t rows_capacity, live;
-    int read_host_counts;
+    int eager; /* calls are made though they were recorded */
+    int whole; /* a source's first recording holds both halves */
     /* Attention */
     void *x;
     float *x_scale;
@@ -48,63 +42,33 @@ struct afdep_staged {
     afdep_receive_t *caller; /* receive under way: the caller's struct */
 };
 
-/* One stream for all of a rank's tensors: streams beyond the number of hardware queues share one, and a copy behind
-   another stream's waiting kernel would wait too. */
-static _Thread_local cudaStream_t rank_stream;
-static _Thread_local int rank_stream_users;
-
-static _Thread_local char own_why[256]; /* "": the library's sentence is the last one */
-
 const char *afdep_staged_why(void)
 {
-    return own_why[0] ? own_why : afdep_last_error();
-}
-
-/* Nonzero when it failed. */
-static int failed(cudaError_t error, const char *what)
-{
-    if (error != cudaSuccess)
-        snprintf(own_why, sizeof(own_why), "%s: %s", what, cudaGetErrorString(error));
-    return error != cudaSuccess;
+    return afdep_gpu_why()[0] ? afdep_gpu_why() : afdep_last_error();
 }
 
 /* Both ways; on the rank's own stream, so that nothing waits for another rank's kernels. */
 static int copy(afdep_staged_t *s, void *to, const void *from, size_t bytes)
 {
-    return bytes && failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
+    return bytes && afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
 }
 
 static int set(afdep_staged_t *s, void *at, int byte, size_t bytes)
 {
-    return bytes && failed(cudaMemsetAsync(at, byte, bytes, s->stream), "poisoning a tensor");
+    return bytes && afdep_gpu_failed(cudaMemsetAsync(at, byte, bytes, s->stream), "poisoning a tensor");
 }
 
 static int finish(afdep_staged_t *s)
 {
-    return failed(cudaStreamSynchronize(s->stream), "waiting for the GPU");
-}
-
-void afdep_staged_begin(int threads)
-{
-    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though: six
-       processes that ask for 32 each do not get them under MPS. */
-    if (threads)
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
-void afdep_staged_use_device(int rank)
-{
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0)
-        (void)cudaSetDevice(rank % devices);
+    return afdep_gpu_failed(cudaStreamSynchronize(s->stream), "waiting for the GPU");
 }
 
 /* ---- Making -------------------------------------------------------------------------------------------------- */
 
 static int make(void *slot, int64_t count, size_t size)
 {
-    return failed(cudaMalloc((void **)slot, (size_t)(count > 0 ? count : 1) * size), "no device memory for a tensor");
+    size_t bytes = (size_t)(count > 0 ? count : 1) * size;
+    return afdep_gpu_failed(cudaMalloc((void **)slot, bytes), "no device memory for a tensor");
 }
 
 static int make_source(afdep_staged_t *s, int64_t tokens)
@@ -132,7 +96,7 @@ static int64_t rows_for(const afdep_scenario_t *c, int64_t bucket)
 afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int bucket, char *why, size_t why_size)
 {
     afdep_staged_t *s = calloc(1, sizeof(*s));
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     if (!s) {
         snprintf(why, why_size, "no memory for staged tensors");
         return NULL;
@@ -143,17 +107,14 @@ afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int buc
     s->experts = (size_t)(c->num_experts / c->ffn_ranks);
     s->rows_capacity = rows_for(c, bucket);
     afdep_staged_use_device(rank);
-    if (!rank_stream_users && failed(cudaStreamCreateWithFlags(&rank_stream, cudaStreamNonBlocking), "a stream")) {
-        snprintf(why, why_size, "%s", own_why);
+    if (afdep_gpu_take_stream(&s->stream) != 0) {
+        snprintf(why, why_size, "%s", afdep_gpu_why());
         free(s);
         return NULL;
     }
-    rank_stream_users++;
-    s->stream = rank_stream;
-    if (!failed(cudaEventCreate(&s->begin), "an event") && !failed(cudaEventCreate(&s->end), "an event") &&
-        !(s->source ? make_source(s, bucket) : make_worker(s, s->rows_capacity)))
+    if (!(s->source ? make_source(s, bucket) : make_worker(s, s->rows_capacity)))
         return s;
-    snprintf(why, why_size, "%s", own_why);
+    snprintf(why, why_size, "%s", afdep_gpu_why());
     afdep_staged_destroy(s);
     return NULL;
 }
@@ -170,12 +131,7 @@ void afdep_staged_destroy(afdep_staged_t *s)
     for (size_t i = 0; i < 3; i++)
         if (graphs[i])
             (void)cudaGraphExecDestroy(graphs[i]);
-    if (s->end)
-        (void)cudaEventDestroy(s->end);
-    if (s->begin)
-        (void)cudaEventDestroy(s->begin);
-    if (--rank_stream_users == 0)
-        (void)cudaStreamDestroy(rank_stream);
+    afdep_gpu_give_stream();
     free(s);
 }
 
@@ -203,46 +159,67 @@ static afdep_status_t call_reply(afdep_staged_t *s, afdep_buffer_t *buffer)
 
 typedef afdep_status_t (*call_fn)(afdep_staged_t *s, afdep_buffer_t *buffer);
 
-/* Records what `call` enqueues. */
+/* A call on a buffer, for a recording. */
+typedef struct recorded_call {
+    afdep_staged_t *staged;
+    afdep_buffer_t *buffer;
+    call_fn call;
+} recorded_call_t;
+
+static afdep_status_t make_call(void *context)
+{
+    recorded_call_t *r = context;
+    return r->call(r->staged, r->buffer);
+}
+
 static afdep_status_t record(afdep_staged_t *s, afdep_buffer_t *buffer, call_fn call, cudaGraphExec_t *recorded)
 {
-    cudaGraph_t graph = NULL;
-    if (failed(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "beginning to record"))
-        return AFDEP_ERR_SYSTEM;
-    afdep_status_t status = call(s, buffer);
-    int broken = failed(cudaStreamEndCapture(s->stream, &graph), "recording exchanges");
-    if (status == AFDEP_OK && !broken)
-        broken = failed(cudaGraphInstantiate(recorded, graph, 0), "instantiating recorded exchanges") ||
-                 failed(cudaGraphUpload(*recorded, s->stream), "uploading recorded exchanges") || finish(s);
-    if (graph)
-        (void)cudaGraphDestroy(graph);
-    return status == AFDEP_OK && broken ? AFDEP_ERR_SYSTEM : status;
+    recorded_call_t r = { s, buffer, call };
+    return afdep_gpu_record(s->stream, make_call, &r, recorded);
+}
+
+static int replays(const afdep_staged_t *s)
+{
+    return s->calls[0] && !s->eager;
 }
 
 /* A half of an exchange: the call itself, or its recording. */
 static afdep_status_t run_call(afdep_staged_t *s, afdep_buffer_t *buffer, int half, call_fn call)
 {
-    if (!s->calls[half])
+    if (!replays(s))
         return call(s, buffer);
-    return failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM : AFDEP_OK;
+    return afdep_gpu_failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM : AFDEP_OK;
 }
 
 static void use_twins(afdep_staged_t *s, afdep_receive_t *twin, const afdep_receive_t *r);
 static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const afdep_collect_t *c);
 
-afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
-                                         const afdep_receive_t *r, const afdep_collect_t *c)
+static afdep_status_t call_both(afdep_staged_t *s, afdep_buffer_t *buffer)
 {
-    own_why[0] = '\0';
+    afdep_status_t status = call_dispatch(s, buffer);
+    return status == AFDEP_OK ? call_collect(s, buffer) : status;
+}
+
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_staged_calls_t *calls)
+{
+    afdep_gpu_begin_call();
     if (s->source) {
-        use_source_twins(s, d, c);
+        use_source_twins(s, calls->dispatch, calls->collect);
     } else {
-        s->last_receive = *r;
-        use_twins(s, &s->last_receive, r);
+        s->last_receive = *calls->receive;
+        use_twins(s, &s->last_receive, calls->receive);
     }
+    s->whole = s->source && calls->whole;
+    if (s->whole)
+        return record(s, buffer, call_both, &s->calls[0]);
     afdep_status_t status = record(s, buffer, s->source ? call_dispatch : call_receive, &s->calls[0]);
     s->last_reply = (afdep_reply_t){ sizeof(s->last_reply), s->reply, s->last_receive.receipt };
     return status == AFDEP_OK ? record(s, buffer, s->source ? call_collect : call_reply, &s->calls[1]) : status;
+}
+
+void afdep_staged_run_eager(afdep_staged_t *s, int eager)
+{
+    s->eager = eager;
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
@@ -274,15 +251,19 @@ static size_t scale_span(const afdep_staged_t *s, const afdep_dispatch_t *d)
 afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d)
 {
     size_t tokens = (size_t)d->tokens, k = (size_t)s->scenario->top_k;
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     use_source_twins(s, d, NULL);
     if (copy(s, s->x, d->x, tokens * (size_t)s->scenario->hidden * s->width) ||
         copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t)) ||
         copy(s, s->weights, d->weights, tokens * k * sizeof(float)) ||
-        (d->x_scale && copy(s, s->x_scale, d->x_scale, scale_span(s, d))))
+        (d->x_scale && copy(s, s->x_scale, d->x_scale, scale_span(s, d))) ||
+        set(s, s->out, POISON, tokens * (size_t)s->scenario->hidden * 2) ||
+        (s->whole && finish(s))) /* what follows is waited for by collect, and the inputs are the caller's before */
         return AFDEP_ERR_SYSTEM;
     afdep_status_t status = run_call(s, buffer, 0, call_dispatch);
     if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
+        return status;
+    if (s->whole && replays(s)) /* it ends with the exchange: collect waits */
         return status;
     if (finish(s))
         return AFDEP_ERR_SYSTEM;
@@ -293,22 +274,21 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
 afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
 {
     size_t hidden = (size_t)s->scenario->hidden;
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     afdep_collect_t *twin = &s->last_collect;
-    if (!s->calls[1])
+    if (!s->calls[0])
         use_source_twins(s, NULL, c);
-    if (set(s, s->out, POISON, (size_t)s->last_dispatch.tokens * hidden * 2))
-        return AFDEP_ERR_SYSTEM;
-    afdep_status_t status = run_call(s, buffer, 1, call_collect);
+    afdep_status_t status = s->whole && replays(s) ? AFDEP_OK : run_call(s, buffer, 1, call_collect);
     if (status != AFDEP_OK)
         return status;
     c->tokens = twin->tokens;
     c->result = c->out;
     c->result_stride = (int64_t)hidden;
     if (finish(s) ||
-        (twin->tokens && failed(cudaMemcpy2DAsync(c->out, 2 * hidden, twin->result, (size_t)twin->result_stride * 2,
-                                                  2 * hidden, (size_t)twin->tokens, cudaMemcpyDefault, s->stream),
-                                "copying what was collected")) ||
+        (twin->tokens &&
+         afdep_gpu_failed(cudaMemcpy2DAsync(c->out, 2 * hidden, twin->result, (size_t)twin->result_stride * 2, 2 * hidden,
+                                            (size_t)twin->tokens, cudaMemcpyDefault, s->stream),
+                          "copying what was collected")) ||
         finish(s))
         return AFDEP_ERR_SYSTEM;
     return afdep_buffer_error(buffer) == AFDEP_ERR_ROUTE ? AFDEP_OK : afdep_buffer_error(buffer);
@@ -352,7 +332,7 @@ static int fetch_rows(afdep_staged_t *s, afdep_receive_t *r)
         return 1;
     s->live = (r->ends[s->experts - 1] + align - 1) / align * align;
     if (s->live < 0 || s->live > s->rows_capacity) {
-        snprintf(own_why, sizeof(own_why), "receive says %lld rows have come", (long long)s->live);
+        afdep_gpu_say("receive says %lld rows have come", (long long)s->live);
         return 1;
     }
     int64_t most = s->live + GUARD_ROWS < r->rows_capacity ? s->live + GUARD_ROWS : r->rows_capacity;
@@ -365,7 +345,7 @@ static int fetch_rows(afdep_staged_t *s, afdep_receive_t *r)
 
 afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_receive_t *r)
 {
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     afdep_receive_t *twin = &s->last_receive;
     s->caller = r;
     if (!s->calls[0]) {
@@ -396,7 +376,7 @@ afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, a
 
 afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_reply_t *reply)
 {
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     s->last_reply = *reply;
     s->last_reply.rows = s->reply;
     if (reply->rows && copy(s, s->reply, reply->rows, (size_t)s->live * (size_t)s->scenario->hidden * 2))
@@ -437,7 +417,7 @@ static afdep_status_t enqueue(afdep_staged_t *s, afdep_buffer_t *buffer)
 
 afdep_status_t afdep_staged_record(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_staged_run_t *run)
 {
-    own_why[0] = '\0';
+    afdep_gpu_begin_call();
     s->run = *run;
     if (s->graph)
         (void)cudaGraphExecDestroy(s->graph);
@@ -447,99 +427,12 @@ afdep_status_t afdep_staged_record(afdep_staged_t *s, afdep_buffer_t *buffer, co
 
 afdep_status_t afdep_staged_replay(afdep_staged_t *s, afdep_buffer_t *buffer, int times, double *us)
 {
-    float ms = 0;
-    own_why[0] = '\0';
-    if (failed(cudaEventRecord(s->begin, s->stream), "an event"))
-        return AFDEP_ERR_SYSTEM;
-    for (int i = 0; i < times; i++) {
-        afdep_status_t status = s->graph ? AFDEP_OK : enqueue(s, buffer);
-        if (status != AFDEP_OK)
-            return status;
-        if (s->graph && failed(cudaGraphLaunch(s->graph, s->stream), "replaying exchanges"))
-            return AFDEP_ERR_SYSTEM;
-    }
-    if (failed(cudaEventRecord(s->end, s->stream), "an event") || finish(s) ||
-        failed(cudaEventElapsedTime(&ms, s->begin, s->end), "an event"))
-        return AFDEP_ERR_SYSTEM;
-    *us = (double)ms * 1000 / ((double)times * s->run.pairs);
+    recorded_call_t r = { s, buffer, enqueue };
+    double all = 0;
+    afdep_gpu_begin_call();
+    afdep_status_t status = afdep_gpu_time(s->stream, s->graph, make_call, &r, times, &all);
+    if (status != AFDEP_OK)
+        return status;
+    *us = all / ((double)times * s->run.pairs);
     return afdep_buffer_error(buffer);
 }
-
-#else
-
-static afdep_status_t refuse(void)
-{
-    return AFDEP_ERR_UNSUPPORTED;
-}
-
-const char *afdep_staged_why(void)
-{
-    return "this build has no CUDA backend";
-}
-
-void afdep_staged_begin(int threads)
-{
-    (void)threads;
-}
-
-void afdep_staged_use_device(int rank)
-{
-    (void)rank;
-}
-
-afdep_staged_t *afdep_staged_create(const afdep_scenario_t *c, int rank, int bucket, char *why, size_t why_size)
-{
-    (void)c, (void)rank, (void)bucket;
-    snprintf(why, why_size, "%s", afdep_staged_why());
-    return NULL;
-}
-
-void afdep_staged_destroy(afdep_staged_t *s)
-{
-    (void)s;
-}
-
-afdep_status_t afdep_staged_record_calls(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d,
-                                         const afdep_receive_t *r, const afdep_collect_t *c)
-{
-    (void)s, (void)buffer, (void)d, (void)r, (void)c;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_dispatch_t *d)
-{
-    (void)s, (void)buffer, (void)d;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_receive_t *r)
-{
-    (void)s, (void)buffer, (void)r;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_reply_t *reply)
-{
-    (void)s, (void)buffer, (void)reply;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
-{
-    (void)s, (void)buffer, (void)c;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_record(afdep_staged_t *s, afdep_buffer_t *buffer, const afdep_staged_run_t *run)
-{
-    (void)s, (void)buffer, (void)run;
-    return refuse();
-}
-
-afdep_status_t afdep_staged_replay(afdep_staged_t *s, afdep_buffer_t *buffer, int times, double *us)
-{
-    (void)s, (void)buffer, (void)times, (void)us;
-    return refuse();
-}
-
-#endif

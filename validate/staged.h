@@ -32,10 +32,20 @@ afdep_status_t afdep_staged_receive(afdep_staged_t *staged, afdep_buffer_t *buff
 afdep_status_t afdep_staged_reply(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_reply_t *reply);
 afdep_status_t afdep_staged_collect(afdep_staged_t *staged, afdep_buffer_t *buffer, afdep_collect_t *collect);
 
-/* Local. Records both halves of an exchange with these arguments (those of the rank's role); the staged calls replay them
-   from then on. The tensors' contents may change between replays, the shapes must not. */
-afdep_status_t afdep_staged_record_calls(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
-                                         const afdep_receive_t *receive, const afdep_collect_t *collect);
+/* What a rank of either role has in an exchange that is recorded. */
+typedef struct afdep_staged_calls {
+    const afdep_dispatch_t *dispatch; /* Attention, and */
+    const afdep_collect_t *collect;
+    const afdep_receive_t *receive; /* FFN */
+    int whole; /* a source's two calls make one recording, which its dispatch replays and its collect waits for */
+} afdep_staged_calls_t;
+
+/* Local. Records an exchange with these arguments; the staged calls replay it from then on. The tensors' contents may
+   change between replays, the shapes must not. */
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_staged_calls_t *calls);
+
+/* 1: recorded calls are made again from here on; 0: replayed again. */
+void afdep_staged_run_eager(afdep_staged_t *staged, int eager);
 
 /* The sentence of the last error of a staged call on this thread. */
 const char *afdep_staged_why(void);

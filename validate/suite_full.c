@@ -69,8 +69,10 @@ static void run_soak(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
 
 const afdep_case_t afdep_cases_full[] = {
     { "soak", AFDEP_SUITE_FULL, run_soak, &(const soak_t){ 50, 2000 }, 0, NULL },
-    { "recorded_soak", AFDEP_SUITE_FULL, afdep_run_replays, &(const afdep_replays_t){ 280, 26, 0, 0 }, 0, NULL },
-    { "recorded_delayed", AFDEP_SUITE_FULL, afdep_run_replays, &(const afdep_replays_t){ 28, 26, 1, 1 }, 0, NULL },
+    { "recorded_soak", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 280, .pairs = 26 }, 0, NULL },
+    { "recorded_delayed", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 28, .pairs = 26, .delay_replies = 1, .delay_dispatches = 1 }, 0, NULL },
     { "kills_across_domains", AFDEP_SUITE_FULL, afdep_run_kills,
       &(const afdep_kill_t){ 2, 4, 2, 350, -1, AFDEP_KILL_EXCHANGING }, 1, "kill" },
     { "kills_in_one_domain", AFDEP_SUITE_FULL, afdep_run_kills,
@@ -87,5 +89,21 @@ const afdep_case_t afdep_cases_full[] = {
       &(const afdep_kill_t){ 2, 3, 5, 150, -1, AFDEP_KILL_SURVIVED }, 1, "kill" },
     { "kills_while_opening", AFDEP_SUITE_FULL, afdep_run_kills,
       &(const afdep_kill_t){ 2, 2, 2, 20, -1, AFDEP_KILL_OPENING }, 1, "kill" },
+    { NULL, AFDEP_SUITE_FULL, NULL, NULL, 0, NULL },
+};
+
+/* On GPUs a death is noticed at a deadline, so kills are few. */
+const afdep_case_t afdep_cases_device_full[] = {
+    { "soak", AFDEP_SUITE_FULL, run_soak, &(const soak_t){ 8, 150 }, 0, NULL },
+    { "recorded_soak", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 112, .pairs = 26 }, 0, NULL },
+    { "recorded_delayed", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 28, .pairs = 26, .delay_replies = 1, .delay_dispatches = 1 }, 0, NULL },
+    { "recorded_alternating", AFDEP_SUITE_FULL, afdep_run_replays,
+      &(const afdep_replays_t){ .replays = 28, .pairs = 27, .alternate = 1, .whole = 1 }, 0, NULL },
+    { "kills", AFDEP_SUITE_FULL, afdep_run_kills,
+      &(const afdep_kill_t){ 1, 1, 2, 4, -1, AFDEP_KILL_EXCHANGING }, 1, "kill" },
+    { "kills_while_opening", AFDEP_SUITE_FULL, afdep_run_kills,
+      &(const afdep_kill_t){ 1, 1, 2, 3, -1, AFDEP_KILL_OPENING }, 1, "kill" },
     { NULL, AFDEP_SUITE_FULL, NULL, NULL, 0, NULL },
 };

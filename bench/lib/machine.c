@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The machine part of records and afdep-info: processor, memory, kernel, GPUs, driver, library versions, NICs. Nothing
- * here names the host or a device's serial number, since records are committed and passed around. Needs no GPU library:
- * GPUs are asked for through nvidia-smi, else read from the driver's files.
+ * here names the host or a device's serial number, since records are committed and passed around. GPUs are asked for
+ * through nvidia-smi, else read from the driver's files; only whether the library can use one is CUDA's word.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sched_getaffinity */
@@ -30,6 +30,9 @@
 #include "bench/lib/json.h"
 #include "bench/lib/nics.h"
 #include "bench/lib/record.h"
+#ifdef AFDEP_HAVE_CUDA
+#include "cuda/fabric.h"
+#endif
 
 #define AFDEP_TOOL_TIMEOUT_MS 10000
 #define AFDEP_CPUS_MAX 8192
@@ -292,23 +295,31 @@ cJSON *afdep_record_machine(void)
 
 /* ---- What this build has --------------------------------------------------------------------------------------- */
 
-static void add_part(cJSON *list, const char *name, const char *why)
+static void add_part(cJSON *list, const char *name, int built, const char *why)
 {
     cJSON *part = cJSON_CreateObject();
     cJSON_AddStringToObject(part, "name", name);
-    cJSON_AddBoolToObject(part, "built", why == NULL);
+    cJSON_AddBoolToObject(part, "built", built);
     cJSON_AddItemToObject(part, "why", afdep_json_string(why));
     cJSON_AddItemToArray(list, part);
 }
 
+#ifdef AFDEP_HAVE_CUDA
+/* What is built, and why it cannot be had on this machine where it cannot. */
+static void add_device_part(cJSON *list, const char *name, afdep_status_t (*available)(void))
+{
+    add_part(list, name, 1, available() == AFDEP_OK ? NULL : afdep_last_error());
+}
+#endif
+
 cJSON *afdep_machine_backends(void)
 {
     cJSON *list = cJSON_CreateArray();
-    add_part(list, "host", NULL);
+    add_part(list, "host", 1, NULL);
 #ifdef AFDEP_HAVE_CUDA
-    add_part(list, "cuda", NULL);
+    add_device_part(list, "cuda", afdep_device_gpu);
 #else
-    add_part(list, "cuda", "not built: configured without CUDA");
+    add_part(list, "cuda", 0, "not built: configured without CUDA");
 #endif
     return list;
 }
@@ -316,17 +327,21 @@ cJSON *afdep_machine_backends(void)
 cJSON *afdep_machine_fabrics(void)
 {
     cJSON *list = cJSON_CreateArray();
-    add_part(list, "shm", NULL);
+    add_part(list, "shm", 1, NULL);
 #ifdef AFDEP_HAVE_MPI
-    add_part(list, "mpi", NULL);
+    add_part(list, "mpi", 1, NULL);
 #else
-    add_part(list, "mpi", "not built: configured without MPI");
+    add_part(list, "mpi", 0, "not built: configured without MPI");
 #endif
 #ifdef AFDEP_HAVE_CUDA
-    add_part(list, "peer", NULL);
+    add_device_part(list, "peer", afdep_device_peer.available);
 #else
-    add_part(list, "peer", "not built: configured without CUDA");
+    add_part(list, "peer", 0, "not built: configured without CUDA");
 #endif
-    add_part(list, "nccl", "not built");
+#ifdef AFDEP_HAVE_NCCL
+    add_device_part(list, "nccl", afdep_device_nccl.available);
+#else
+    add_part(list, "nccl", 0, "not built: configured without NCCL");
+#endif
     return list;
 }

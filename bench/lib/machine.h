@@ -25,7 +25,8 @@ void afdep_machine_parse_driver(const char *text, char *driver, size_t size);
 /* Number of GPUs in a machine object, 0 when it lists none. */
 int afdep_machine_gpus(const cJSON *machine);
 
-/* Fabrics and backends as built: [{"name", "built": true|false, "why"}]. */
+/* Fabrics and backends: [{"name", "built": true|false, "why"}]; "why": not built, or built and not to be had on this
+   machine; else null. */
 cJSON *afdep_machine_backends(void);
 cJSON *afdep_machine_fabrics(void);
 

@@ -122,6 +122,8 @@ static cJSON *arm_json(const afdep_arm_t *arm)
     cJSON_AddItemToObject(json, "domains", afdep_json_string(arm->domains));
     if (arm->pinned)
         cJSON_AddBoolToObject(json, "pinned", 1);
+    if (arm->nic)
+        cJSON_AddItemToObject(json, "nic", cJSON_Duplicate(arm->nic, 1));
     if (arm->fault)
         cJSON_AddItemToObject(json, "fault", cJSON_Duplicate(arm->fault, 1));
     return json;
@@ -150,6 +152,9 @@ cJSON *afdep_record_build(void)
 #ifdef AFDEP_HAVE_CUDA
     cJSON_AddItemToArray(features, cJSON_CreateString("cuda"));
     cJSON_AddItemToArray(features, cJSON_CreateString("peer"));
+#endif
+#ifdef AFDEP_HAVE_NCCL
+    cJSON_AddItemToArray(features, cJSON_CreateString("nccl"));
 #endif
 #ifdef AFDEP_HAVE_VERBS
     cJSON_AddItemToArray(features, cJSON_CreateString("verbs"));

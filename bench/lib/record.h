@@ -17,6 +17,7 @@ typedef struct afdep_arm {
     const char *dtype, *backend, *fabric;
     int emulated, graph, pinned;
     const char *domains; /* "declared" or "discovered" */
+    const cJSON *nic;    /* the modelled NIC, as its file has it; NULL: none */
     const cJSON *fault;  /* the faults injected, as their file has them; NULL: none */
 } afdep_arm_t;
 

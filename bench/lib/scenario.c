@@ -311,22 +311,29 @@ static int read_scenario(const afdep_reading_t *r, const cJSON *json)
     return read_object(r, json, fields);
 }
 
+int afdep_scenario_read(const cJSON *json, const char *file, afdep_scenario_t *scenario, char *why, size_t why_size)
+{
+    memset(scenario, 0, sizeof *scenario);
+    scenario->expert_alignment = 1;
+    scenario->seed = 1;
+    scenario->file = strdup(file);
+    afdep_reading_t reading = { scenario, "scenario", why, why_size };
+    int status = scenario->file ? read_scenario(&reading, json) : afdep_why(why, why_size, "%s: no memory", file);
+    if (status == 0)
+        status = afdep_scenario_check(scenario, why, why_size);
+    if (status < 0)
+        afdep_scenario_free(scenario);
+    return status;
+}
+
 int afdep_scenario_load(const char *file, afdep_scenario_t *scenario, char *why, size_t why_size)
 {
     memset(scenario, 0, sizeof *scenario);
     cJSON *json = afdep_json_read(file, AFDEP_JSON_CONFIG_BYTES, why, why_size);
     if (!json)
         return -1;
-    scenario->expert_alignment = 1;
-    scenario->seed = 1;
-    scenario->file = strdup(file);
-    afdep_reading_t reading = { scenario, "scenario", why, why_size };
-    int status = scenario->file ? read_scenario(&reading, json) : afdep_why(why, why_size, "%s: no memory", file);
+    int status = afdep_scenario_read(json, file, scenario, why, why_size);
     cJSON_Delete(json);
-    if (status == 0)
-        status = afdep_scenario_check(scenario, why, why_size);
-    if (status < 0)
-        afdep_scenario_free(scenario);
     return status;
 }
 

@@ -43,6 +43,9 @@ typedef struct afdep_scenario {
 /* Reads and checks `file`. On failure writes one line to `why` and returns -1; `scenario` then holds nothing. */
 int afdep_scenario_load(const char *file, afdep_scenario_t *scenario, char *why, size_t why_size);
 
+/* The same of an object that stands in `file`, as in a record. */
+int afdep_scenario_read(const cJSON *json, const char *file, afdep_scenario_t *scenario, char *why, size_t why_size);
+
 /* Defaults of the contract for a topology given on the command line (128 experts, top-8, hidden 2048, bf16, num_sms 24,
    alignment 1, tokens {1, 8, 32, 128}, capacity 0: afterwards the largest token count). */
 void afdep_scenario_default(afdep_scenario_t *scenario);

@@ -62,6 +62,11 @@ static void claim_settings(claim_t *claim, const afdep_settings_t *settings, con
         { "survive_sources", s->survive_sources },
         { "fp8_combine", s->fp8_combine },
         { "fp8_combine_min_bucket", s->fp8_combine_min_bucket },
+        { "nic_send_ps", settings->nic.send_ps },
+        { "nic_receive_ps", settings->nic.receive_ps },
+        { "nic_signal_ps", settings->nic.signal_ps },
+        { "nic_byte_ps", settings->nic.byte_ps },
+        { "nic_latency_ps", settings->nic.latency_ps },
         { "first_exchange", (long long)settings->first_exchange },
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)

@@ -42,14 +42,29 @@ static const afdep_backend_t *find_backend(const char *name)
 }
 
 #ifdef AFDEP_HAVE_CUDA
-/* The CUDA backend's fabrics keep segments in device memory; no other fabric does. */
-static afdep_status_t find_device_fabric(const char *name, const afdep_fabric_provider_t **fabric)
+/* The CUDA backend's fabrics keep segments in device memory; no other fabric does. The first is the default. */
+static const afdep_device_provider_t *const device_fabrics[] = {
+    &afdep_device_peer,
+#ifdef AFDEP_HAVE_NCCL
+    &afdep_device_nccl,
+#endif
+};
+
+/* As find_fabric(): the group's own of a device fabric's name may be it with something around it. */
+static afdep_status_t find_device_fabric(const afdep_group_t *group, const char *name,
+                                         const afdep_fabric_provider_t **fabric)
 {
+    const char *wanted = *name ? name : afdep_device_peer.super.name;
     *fabric = NULL;
-    if (*name && strcmp(name, afdep_device_peer.super.name) != 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" has peer only, so far", name);
-    *fabric = &afdep_device_peer.super;
-    return AFDEP_OK;
+    for (size_t i = 0; i < sizeof(device_fabrics) / sizeof(device_fabrics[0]); i++)
+        if (strcmp(wanted, device_fabrics[i]->super.name) == 0)
+            *fabric = group->fabrics && strcmp(wanted, group->fabrics->name) == 0 ? group->fabrics
+                                                                                  : &device_fabrics[i]->super;
+    if (*fabric)
+        return AFDEP_OK;
+    if (strcmp(wanted, "nccl") == 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"nccl\": this build has no NCCL");
+    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" has peer and nccl", name);
 }
 #endif
 
@@ -72,8 +87,9 @@ afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, c
     if (strcmp(name, "mpi") == 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"mpi\": it needs a group made by afdep_group_mpi_create");
 #ifdef AFDEP_HAVE_CUDA
-    if (strcmp(name, afdep_device_peer.super.name) == 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" is wanted with it", name);
+    for (size_t i = 0; i < sizeof(device_fabrics) / sizeof(device_fabrics[0]); i++)
+        if (strcmp(name, device_fabrics[i]->super.name) == 0)
+            return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" is wanted with it", name);
 #endif
     for (size_t i = 0; i < sizeof(not_built) / sizeof(not_built[0]); i++)
         if (strcmp(name, not_built[i]) == 0)
@@ -93,9 +109,13 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (!afdep_row_ops(*settings->row_ops ? settings->row_ops : NULL))
         return afdep_fail(AFDEP_ERR_CONFIG, "AFDEP_ROW_OPS is \"%s\": this machine has no such row loops",
                           settings->row_ops);
+    int across = settings->shape.protocol == AFDEP_PROTOCOL_DIRECTIONAL && strcmp(settings->backend, "cuda") == 0;
+    if (afdep_nic_modelled(&settings->nic) && (!across || settings->shape.union_buffers))
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains only, and "
+                          "without united buffers");
 #ifdef AFDEP_HAVE_CUDA
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
-        return find_device_fabric(settings->fabric, fabric);
+        return find_device_fabric(group, settings->fabric, fabric);
 #endif
     status = afdep_find_fabric(group, settings->fabric, fabric);
     if (status == AFDEP_OK && settings->shape.survive_sources && strcmp((*fabric)->name, "mpi") == 0)

@@ -333,6 +333,15 @@ static afdep_status_t check_survival(const afdep_settings_t *settings)
     return AFDEP_OK;
 }
 
+static void set_nic(const values_t *v, afdep_nic_t *nic)
+{
+    nic->send_ps = v->number[index_of("nic_send_ps")];
+    nic->receive_ps = v->number[index_of("nic_receive_ps")];
+    nic->signal_ps = v->number[index_of("nic_signal_ps")];
+    nic->byte_ps = v->number[index_of("nic_byte_ps")];
+    nic->latency_ps = v->number[index_of("nic_latency_ps")];
+}
+
 static void set_shape(const values_t *v, afdep_shape_t *s)
 {
     s->ffn_ranks = number(v, "ffn_ranks");
@@ -390,6 +399,11 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
         (status = check_survival(&out)) != AFDEP_OK)
         return status;
     set_fp8_combine(&values, &out.shape);
+    if (out.shape.fp8_combine && strcmp(out.backend, "host") != 0)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fp8_combine is 1: backend \"%s\" has no packed replies, so far",
+                          out.backend);
+    set_nic(&values, &out.nic);
+    out.slow_forward_us = number(&values, "slow_forward_us");
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);
     out.timeout_ms = number(&values, "timeout_ms");

@@ -10,11 +10,26 @@
 
 #include "protocol/layout.h"
 
+/* A modelled NIC, one for each rank: picoseconds that its two ends are busy, and the way between. All 0: none. */
+typedef struct afdep_nic {
+    int64_t send_ps, receive_ps; /* a put */
+    int64_t signal_ps;           /* a signal, at either end */
+    int64_t byte_ps;             /* a byte, at either end */
+    int64_t latency_ps;
+} afdep_nic_t;
+
+static inline int afdep_nic_modelled(const afdep_nic_t *n)
+{
+    return n->send_ps || n->receive_ps || n->signal_ps || n->byte_ps || n->latency_ps;
+}
+
 typedef struct afdep_settings {
     afdep_shape_t shape;
     afdep_layout_t layout;
     uint32_t flags;
     int timeout_ms;
+    afdep_nic_t nic;
+    int slow_forward_us;
     uint64_t first_exchange; /* exchanges that count as done when the buffer opens: 0 but in tests of the wrap */
     const char *backend;     /* static storage */
     char fabric[16];         /* "" : the group's own, else shm */

@@ -32,6 +32,7 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
 {
     arena_t a;
     memset(&a, 0, sizeof(a));
+    int across = afdep_cuda_across(s);
     uint64_t planes = (uint64_t)s->in_flight, capacity = (uint64_t)s->capacity, k = (uint64_t)s->top_k;
     a.state = carve(&a.bytes, 1, sizeof(afdep_cuda_state_t));
     a.segments = carve(&a.bytes, (uint64_t)s->ranks, sizeof(void *));
@@ -40,6 +41,10 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.position_count = planes * (uint64_t)s->attention_ranks * capacity * k;
         a.positions = carve(&a.bytes, a.position_count, sizeof(uint64_t));
         a.ends = carve(&a.bytes, planes * (uint64_t)s->experts_per_rank, sizeof(int32_t));
+    }
+    if (across)
+        return a; /* the rest is in rail_open.c */
+    if (ffn) {
         a.served = carve(&a.bytes, planes * (uint64_t)s->attention_ranks, sizeof(uint32_t));
         a.partials = carve(&a.bytes, (uint64_t)s->attention_ranks * capacity, 2u * (uint64_t)s->hidden);
         a.partial_count = (uint64_t)s->attention_ranks * capacity * (uint64_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
@@ -53,12 +58,15 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
 static uint64_t segment_bytes(const afdep_settings_t *settings, int ffn)
 {
     afdep_device_layout_t layout;
+    if (afdep_cuda_across(&settings->shape))
+        return afdep_rail_segment_bytes(settings, ffn);
     return afdep_device_layout_init(&layout, &settings->shape, ffn) ? UINT64_MAX : layout.bytes;
 }
 
 static uint64_t private_bytes(const afdep_settings_t *settings, int ffn)
 {
-    return arena_of(&settings->shape, ffn).bytes + sizeof(afdep_cuda_t) + sizeof(afdep_cuda_record_t);
+    uint64_t rail = afdep_cuda_across(&settings->shape) ? afdep_rail_private_bytes(settings, ffn) : 0;
+    return rail + arena_of(&settings->shape, ffn).bytes + sizeof(afdep_cuda_t) + sizeof(afdep_cuda_record_t);
 }
 
 static afdep_status_t open_arena(afdep_cuda_t *c)
@@ -85,7 +93,7 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     first.bad_route = AFDEP_CUDA_NO_ROUTE;
     /* A position that no exchange has written yet holds the number of one that is over. */
     cudaError_t error = cudaMemset(c->arena, 0, a.bytes);
-    if (error == cudaSuccess && c->ffn)
+    if (error == cudaSuccess && a.partial_count)
         error = afdep_cuda_fill32(p->partial_words, a.partial_count, (uint32_t)c->opened_at, 0);
     if (error == cudaSuccess)
         error = cudaMemcpy(p->state, &first, sizeof(first), cudaMemcpyHostToDevice);
@@ -109,6 +117,8 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
 {
     afdep_cuda_t *c = context;
     const afdep_shape_t *s = c->shape;
+    if (afdep_cuda_across(s))
+        return afdep_rail_prepare_segment(c->settings, c->ffn, base, stream);
     const afdep_device_layout_t *l = &c->params.own;
     uint64_t tagged = afdep_word((uint32_t)c->opened_at, 0);
     cudaError_t error = cudaSuccess;
@@ -143,6 +153,8 @@ static afdep_status_t share_device(afdep_cuda_t *c)
 {
     const afdep_shape_t *s = c->shape;
     int sms = 0, threads = 0, ranks = 0;
+    if (afdep_cuda_across(s))
+        return afdep_rail_share(&c->rail, c->settings, c->fabric, c->device, &c->grids);
     cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->device);
     if (error == cudaSuccess)
         error = afdep_cuda_prepare_dispatch(s, &threads);
@@ -171,15 +183,12 @@ static afdep_status_t share_device(afdep_cuda_t *c)
 static afdep_status_t check_supported(const afdep_settings_t *settings)
 {
     const afdep_shape_t *s = &settings->shape;
-    if (s->protocol != AFDEP_PROTOCOL_DIRECT)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ranks_per_domain is %d: the CUDA backend has one domain only, so far",
-                          s->ranks_per_domain);
     if (s->experts_per_rank > 2048)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "num_experts is %d: the CUDA backend counts at most 2048 of one FFN rank",
                           s->num_experts);
     if ((int64_t)s->attention_ranks * s->capacity > INT32_MAX / s->top_k)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "capacity is %d: the CUDA backend counts choices in 31 bits", s->capacity);
-    return AFDEP_OK;
+    return afdep_cuda_across(s) ? afdep_rail_check(settings) : AFDEP_OK;
 }
 
 static afdep_status_t set_identity(afdep_cuda_t *c, const afdep_settings_t *settings, int rank)
@@ -210,6 +219,7 @@ static void destroy(afdep_cuda_t *c)
         (void)cudaFreeHost(c->host_ends);
     if (c->record)
         (void)cudaFreeHost(c->record);
+    afdep_rail_close(&c->rail);
     if (c->arena)
         (void)cudaFree(c->arena);
     free(c->counters);
@@ -231,7 +241,11 @@ static afdep_status_t make(const afdep_settings_t *settings, int rank, const afd
     status = afdep_cuda_check(cudaGetDevice(&c->device), AFDEP_ERR_UNSUPPORTED, "no GPU can be used");
     if (status == AFDEP_OK)
         status = set_identity(c, settings, rank);
-    return status == AFDEP_OK ? open_arena(c) : status;
+    if (status == AFDEP_OK)
+        status = open_arena(c);
+    if (status == AFDEP_OK && afdep_cuda_across(c->shape))
+        status = afdep_rail_open_arena(&c->rail, settings, c->ffn);
+    return status;
 }
 
 static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_group_t *group,
@@ -245,7 +259,12 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         destroy(c);
         return status;
     }
-    afdep_device_fabric_args_t args = { group, c->device, c->params.own.bytes, prepare_segment, c };
+    afdep_device_fabric_args_t args = { .group = group,
+                                        .device = c->device,
+                                        .timeout_ms = settings->timeout_ms,
+                                        .bytes = segment_bytes(settings, c->ffn),
+                                        .prepare = prepare_segment,
+                                        .prepare_context = c };
     status = provider->open(&args, &c->fabric);
     if (status != AFDEP_OK) {
         destroy(c);
@@ -255,6 +274,8 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
     for (int r = 0; r < settings->shape.ranks && r < AFDEP_CUDA_NEAR; r++)
         c->params.near[r] = c->fabric->segments[r];
     status = share_device(c);
+    if (afdep_cuda_across(c->shape))
+        afdep_rail_connect(&c->rail, &c->params, c->fabric);
     if (status == AFDEP_OK)
         status = afdep_cuda_check(cudaMemcpy((void *)(uintptr_t)c->params.segments, c->fabric->segments,
                                              (size_t)settings->shape.ranks * sizeof(void *), cudaMemcpyHostToDevice),
@@ -366,6 +387,10 @@ static const afdep_peer_counters_t *cuda_counters(const void *state)
     const afdep_cuda_t *c = state;
     const afdep_shape_t *s = c->shape;
     size_t ranks = (size_t)s->ranks;
+    if (afdep_cuda_across(s)) {
+        afdep_rail_read_counters(&c->rail, c->fabric->stream, c->counters);
+        return c->counters;
+    }
     afdep_cuda_counter_t *read = calloc(ranks, sizeof(*read));
     if (read && cudaMemcpyAsync(read, c->params.counters, ranks * sizeof(*read), cudaMemcpyDefault, c->fabric->stream) ==
                     cudaSuccess &&

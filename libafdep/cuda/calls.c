@@ -29,6 +29,34 @@ static afdep_status_t launched(afdep_cuda_t *c, cudaError_t error, const char *c
                                            cudaGetErrorString(error)));
 }
 
+/* ---- Launching: the kernels of one domain, or those across domains ------------------------------------------------ */
+
+static cudaError_t launch_dispatch(const afdep_cuda_t *c, const afdep_cuda_dispatch_t *call, int grid, cudaStream_t stream)
+{
+    return afdep_cuda_across(c->shape) ? afdep_rail_launch_dispatch(&c->rail.params, call, grid, stream)
+                                       : afdep_cuda_launch_dispatch(&c->params, call, grid, stream);
+}
+
+static cudaError_t launch_receive(const afdep_cuda_t *c, const afdep_cuda_receive_t *call, int grid, cudaStream_t stream)
+{
+    return afdep_cuda_across(c->shape) ? afdep_rail_launch_receive(&c->rail.params, call, grid, stream)
+                                       : afdep_cuda_launch_receive(&c->params, call, grid, stream);
+}
+
+static cudaError_t launch_reply(const afdep_cuda_t *c, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
+{
+    return afdep_cuda_across(c->shape) ? afdep_rail_launch_reply(&c->rail.params, call, grid, stream)
+                                       : afdep_cuda_launch_reply(&c->params, call, grid, stream);
+}
+
+static cudaError_t launch_collect(const afdep_cuda_t *c, const afdep_cuda_collect_t *call, int grid, cudaStream_t stream)
+{
+    return afdep_cuda_across(c->shape) ? afdep_rail_launch_collect(&c->rail.params, call, grid, stream)
+                                       : afdep_cuda_launch_collect(&c->params, call, grid, stream);
+}
+
+/* ---- How many CTAs ---------------------------------------------------------------------------------------------- */
+
 static int least(int64_t a, int64_t b)
 {
     return (int)(a < b ? a : b);
@@ -73,6 +101,15 @@ static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch
     return check_aligned(d->x, "x", "source_dispatch");
 }
 
+static int dispatch_grid(const afdep_cuda_t *c, const afdep_dispatch_t *d)
+{
+    const afdep_shape_t *s = c->shape;
+    if (afdep_cuda_across(s)) /* a warp for each channel that is served, and one for the counts; signals share no SM */
+        return grid_for(s->sparse_dispatch ? least(d->tokens, s->channels) + 1 : s->channels, 2, c->grids.communicating);
+    int64_t routes = ((int64_t)d->bucket * s->top_k + 31) / 32, units = units_of(c, d->tokens, d->bucket);
+    return grid_for(units > routes ? units : routes, 4, c->grids.communicating);
+}
+
 afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep_stream_t stream)
 {
     afdep_cuda_t *c = state;
@@ -94,9 +131,7 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .tokens = d->tokens,
         .bucket = d->bucket,
     };
-    int64_t routes = ((int64_t)d->bucket * c->shape->top_k + 31) / 32, units = units_of(c, d->tokens, d->bucket);
-    int grid = grid_for(units > routes ? units : routes, 4, c->grids.communicating);
-    status = launched(c, afdep_cuda_launch_dispatch(&c->params, &call, grid, (cudaStream_t)stream), "source_dispatch");
+    status = launched(c, launch_dispatch(c, &call, dispatch_grid(c, d), (cudaStream_t)stream), "source_dispatch");
     if (status != AFDEP_OK)
         return status;
     status = afdep_cuda_look_route(c); /* of an earlier exchange: this one is under way in any case */
@@ -105,13 +140,18 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
     return status;
 }
 
+static int may_view(const afdep_cuda_t *c, const afdep_collect_t *collect)
+{
+    return collect->view && c->shape->ffn_ranks == 1 && c->shape->in_flight == 1 && !afdep_cuda_across(c->shape);
+}
+
 static afdep_status_t check_collect(const afdep_cuda_t *c, const afdep_collect_t *collect)
 {
     if (c->finished == c->started)
         return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
                           (unsigned long long)c->finished);
     int tokens = c->tokens[afdep_cuda_plane(c, c->finished + 1)];
-    int view = collect->view && c->shape->ffn_ranks == 1 && c->shape->in_flight == 1;
+    int view = may_view(c, collect);
     if (!collect->out && !view && tokens > 0)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_collect: out is NULL with %d tokens%s", tokens,
                           collect->view ? ", and this layout has no view" : "");
@@ -127,11 +167,11 @@ afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_s
         status = check_collect(c, collect);
     if (status != AFDEP_OK)
         return status;
-    int plane = afdep_cuda_plane(c, ++c->finished), view = collect->view && s->ffn_ranks == 1 && s->in_flight == 1;
+    int plane = afdep_cuda_plane(c, ++c->finished), view = may_view(c, collect);
     afdep_cuda_collect_t call = { view ? NULL : collect->out, c->tokens[plane], c->buckets[plane] };
     int64_t units = units_of(c, call.tokens, call.bucket);
     int grid = call.out ? grid_for(parts_of(c, call.tokens), 8, c->grids.local) : grid_for(units, 512, c->grids.local);
-    status = launched(c, afdep_cuda_launch_collect(&c->params, &call, grid, (cudaStream_t)stream), "source_collect");
+    status = launched(c, launch_collect(c, &call, grid, (cudaStream_t)stream), "source_collect");
     if (status != AFDEP_OK)
         return status;
     collect->tokens = call.tokens;
@@ -183,7 +223,11 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
 
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
-    return grid_for(parts_of(c, (int64_t)c->shape->attention_ranks * bucket), 2, c->grids.local);
+    int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
+    if (!afdep_cuda_across(c->shape))
+        return grid_for(parts, 2, c->grids.local);
+    int grid = grid_for(parts, 4, c->grids.local); /* and all that serve channels */
+    return grid > c->grids.communicating ? grid : c->grids.communicating;
 }
 
 /* The kernel that only counts, and the host's wait for it. */
@@ -191,8 +235,7 @@ static afdep_status_t read_counts(afdep_cuda_t *c, const afdep_receive_t *r, cud
 {
     const afdep_shape_t *s = c->shape;
     afdep_cuda_receive_t call = { .bucket = r->bucket, .parts = AFDEP_CUDA_RECEIVE_COUNT };
-    afdep_status_t status = launched(c, afdep_cuda_launch_receive(&c->params, &call, receive_grid(c, r->bucket), stream),
-                                     "worker_receive");
+    afdep_status_t status = launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
     if (status != AFDEP_OK)
         return status;
     size_t bytes = (size_t)s->experts_per_rank * sizeof(int32_t);
@@ -261,7 +304,7 @@ static afdep_status_t receive_counted(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     if (status != AFDEP_OK)
         return status;
     afdep_cuda_receive_t call = receive_call(r, AFDEP_CUDA_RECEIVE_PLACE);
-    return launched(c, afdep_cuda_launch_receive(&c->params, &call, receive_grid(c, r->bucket), stream), "worker_receive");
+    return launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
 }
 
 static afdep_status_t receive_bounded(afdep_cuda_t *c, afdep_receive_t *r, cudaStream_t stream)
@@ -269,7 +312,7 @@ static afdep_status_t receive_bounded(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     c->buckets[afdep_cuda_plane(c, ++c->started)] = r->bucket;
     afdep_cuda_receive_t call = receive_call(r, AFDEP_CUDA_RECEIVE_COUNT | AFDEP_CUDA_RECEIVE_PLACE);
     r->row_count = afdep_receive_rows(c->shape, r->bucket); /* the bound: ends say how many live */
-    return launched(c, afdep_cuda_launch_receive(&c->params, &call, receive_grid(c, r->bucket), stream), "worker_receive");
+    return launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
 }
 
 afdep_status_t afdep_cuda_receive(void *state, afdep_receive_t *r, afdep_stream_t stream)
@@ -324,9 +367,11 @@ afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *r, afdep_strea
     int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
     afdep_cuda_reply_t call = { r->rows, bucket, 0 };
     int grid = grid_for(parts, 4, c->grids.communicating);
-    if (afdep_piece_elements(c->shape, bucket) == AFDEP_PIECE_LARGE) {
+    if (afdep_cuda_across(c->shape)) {
+        grid = receive_grid(c, bucket);
+    } else if (afdep_piece_elements(c->shape, bucket) == AFDEP_PIECE_LARGE) {
         call.senders = least(c->grids.communicating, c->grids.local - 1);
         grid = c->grids.local;
     }
-    return launched(c, afdep_cuda_launch_reply(&c->params, &call, grid, (cudaStream_t)stream), "worker_reply");
+    return launched(c, launch_reply(c, &call, grid, (cudaStream_t)stream), "worker_reply");
 }

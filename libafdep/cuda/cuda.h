@@ -13,6 +13,7 @@
 #include "core/config.h"
 #include "cuda/driver.h"
 #include "cuda/fabric.h"
+#include "cuda/rail_open.h"
 #include "cuda/state.h"
 
 #define AFDEP_CUDA_RECEIPT_MAGIC 0x7265636569707463u
@@ -24,6 +25,7 @@ typedef struct afdep_cuda {
     afdep_device_fabric_t *fabric;
     int rank, ffn, device;
     afdep_cuda_rank_t params;
+    afdep_rail_t rail; /* across domains only */
     afdep_cuda_grids_t grids;
     unsigned char *arena; /* device memory besides the segment */
     afdep_cuda_record_t *record; /* host memory that kernels write */
@@ -58,6 +60,12 @@ afdep_status_t afdep_cuda_look_route(afdep_cuda_t *c);
 
 /* Poisons the host side with `status` and the thread's last error. */
 afdep_status_t afdep_cuda_poison(afdep_cuda_t *c, afdep_status_t status);
+
+/* Whether the ranks are of several domains: then kernels and bookkeeping are those of rail_*.cu. */
+static inline int afdep_cuda_across(const afdep_shape_t *s)
+{
+    return s->protocol == AFDEP_PROTOCOL_DIRECTIONAL;
+}
 
 static inline int afdep_cuda_plane(const afdep_cuda_t *c, uint64_t call)
 {

@@ -17,21 +17,26 @@ static const char *call_name(uint32_t call)
 static const char *word_name(uint32_t word)
 {
     static const char *const names[] = { "the answer to an earlier exchange", "the route word", "the row word",
-                                         "the position of a row",            "the combine word", "the failure word" };
+                                         "the position of a row",            "the combine word", "the failure word",
+                                         "the done witness of an earlier exchange", "the count word", "the finish tail",
+                                         "the forward word",                 "the reply word",   "the combine tail" };
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 
+/* What the record's piece is of depends on the word: a choice has a slot, a row pieces. */
 static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
 {
     int used = 0;
     text[0] = '\0';
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
-    if (r->piece >= 0)
-        snprintf(text + used, size - (size_t)used, r->token >= 0 ? ", piece %d" : ", slot %d", r->piece);
+    if (r->piece >= 0 && r->word >= AFDEP_CUDA_WORD_WITNESS)
+        snprintf(text + used, size - (size_t)used, ", channel %d", r->piece);
+    else if (r->piece >= 0)
+        snprintf(text + used, size - (size_t)used, r->word == AFDEP_CUDA_WORD_ROUTE ? ", slot %d" : ", piece %d", r->piece);
 }
 
-static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
+static afdep_status_t fail_peer(const afdep_cuda_record_t *r)
 {
     afdep_status_t status = (afdep_status_t)-(int)afdep_word_high(r->seen);
     int culprit = (int)afdep_word_low(r->seen) - 1;
@@ -40,7 +45,6 @@ static afdep_status_t fail_peer(const afdep_cuda_t *c, const afdep_cuda_record_t
     if (culprit >= 0)
         return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s about rank %d", r->peer, afdep_status_string(status),
                           culprit);
-    (void)c;
     return afdep_fail(AFDEP_ERR_PEER, "rank %d gave up with %s", r->peer, afdep_status_string(status));
 }
 
@@ -55,9 +59,9 @@ static afdep_status_t fail_late(const afdep_cuda_t *c, const afdep_cuda_record_t
             snprintf(verdict, sizeof(verdict), "rank %d is dead", peer);
             status = AFDEP_ERR_PEER;
         }
-    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s waited for %s of rank %d, which holds 0x%llx", verdict,
-                      c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
-                      (unsigned long long)r->seen);
+    return afdep_fail(status, "%s: rank %d in %s of exchange %llu%s waited for %s of rank %d, which holds 0x%llx in place of "
+                      "0x%llx", verdict, c->rank, call_name(r->call), (unsigned long long)r->exchange, place,
+                      word_name(r->word), r->peer, (unsigned long long)r->seen, (unsigned long long)r->expected);
 }
 
 static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
@@ -65,7 +69,7 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
     char place[64];
     place_of(r, place, sizeof(place));
     if (r->word == AFDEP_CUDA_WORD_FAILURE)
-        return fail_peer(c, r);
+        return fail_peer(r);
     if (r->status == (uint32_t)-AFDEP_ERR_TIMEOUT)
         return fail_late(c, r, place);
     if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
@@ -73,6 +77,20 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
                           "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "
                           "an exchange must be given the same bucket", c->rank, call_name(r->call),
                           (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected);
+    if (r->word == AFDEP_CUDA_WORD_TAG)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu%s: a row of rank %d is not there: its place holds exchange %u, token %u",
+                          c->rank, call_name(r->call), (unsigned long long)r->exchange, place, r->peer,
+                          afdep_word_high(r->seen), afdep_word_low(r->seen));
+    if (r->word == AFDEP_CUDA_WORD_ROWS)
+        return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: rank %d sent %llu rows, %llu are there", c->rank,
+                          call_name(r->call), (unsigned long long)r->exchange, r->peer, (unsigned long long)r->expected,
+                          (unsigned long long)r->seen);
+    if (r->word == AFDEP_CUDA_WORD_BUCKET)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu%s: rank %d sent %u tokens, more than the bucket here: all ranks of an "
+                          "exchange must be given the same bucket", c->rank, call_name(r->call),
+                          (unsigned long long)r->exchange, place, r->peer, afdep_word_low(r->seen));
     return afdep_fail((afdep_status_t)-(int)r->status, "rank %d in %s of exchange %llu%s: %s of rank %d holds 0x%016llx",
                       c->rank, call_name(r->call), (unsigned long long)r->exchange, place, word_name(r->word), r->peer,
                       (unsigned long long)r->seen);

@@ -16,6 +16,7 @@ typedef struct afdep_device_fabric afdep_device_fabric_t;
 typedef struct afdep_device_fabric_args {
     const afdep_group_t *group;
     int device;
+    int timeout_ms;
     uint64_t bytes; /* of this rank's segment; zero-filled at open */
     /* Sets words to their starting values, before any peer can reach the segment. */
     afdep_status_t (*prepare)(void *context, void *base, cudaStream_t stream);
@@ -45,5 +46,20 @@ struct afdep_device_fabric {
 };
 
 extern const afdep_device_provider_t afdep_device_peer;
+extern const afdep_device_provider_t afdep_device_nccl; /* where AFDEP_HAVE_NCCL says that it is built */
+
+/* What device fabrics share. A host side's words, as members of afdep_device_fabric_t. */
+afdep_status_t afdep_device_write_word(afdep_device_fabric_t *fabric, int peer, uint64_t offset, uint64_t value);
+afdep_status_t afdep_device_read_words(afdep_device_fabric_t *fabric, uint64_t offset, uint64_t *words, int count);
+
+/* Fills a fresh segment and waits until it is. */
+afdep_status_t afdep_device_prepare(const afdep_device_fabric_args_t *args, void *base, cudaStream_t stream);
+
+/* OK where this process can use a GPU, else UNSUPPORTED with CUDA's reason. */
+afdep_status_t afdep_device_gpu(void);
+
+/* `super.open`: only the CUDA backend can use segments in device memory. */
+afdep_status_t afdep_device_refuse_host(const afdep_fabric_provider_t *self, const afdep_fabric_args_t *args,
+                                        afdep_fabric_t **fabric);
 
 #endif

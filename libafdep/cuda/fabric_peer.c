@@ -127,13 +127,7 @@ static afdep_status_t allocate(peer_t *p, const afdep_device_fabric_args_t *args
         AFDEP_ERR_UNSUPPORTED, "peer fabric: cuMemExportToShareableHandle");
     if (status != AFDEP_OK)
         return status;
-    status = afdep_cuda_check(cudaMemsetAsync(p->super.base, 0, args->bytes, p->super.stream), AFDEP_ERR_MEMORY,
-                              "peer fabric: clearing the segment");
-    if (status == AFDEP_OK)
-        status = args->prepare(args->prepare_context, p->super.base, p->super.stream);
-    return status == AFDEP_OK ? afdep_cuda_check(cudaStreamSynchronize(p->super.stream), AFDEP_ERR_SYSTEM,
-                                                 "peer fabric: preparing the segment")
-                              : status;
+    return afdep_device_prepare(args, p->super.base, p->super.stream);
 }
 
 /* ---- Meeting ------------------------------------------------------------------------------------------------- */
@@ -224,25 +218,6 @@ static afdep_status_t meet(peer_t *p, const afdep_group_t *group)
     return AFDEP_OK;
 }
 
-/* ---- The host side's words ----------------------------------------------------------------------------------- */
-
-static afdep_status_t write_word(afdep_device_fabric_t *f, int peer, uint64_t offset, uint64_t value)
-{
-    cudaError_t error = cudaMemcpyAsync(f->segments[peer] + offset, &value, sizeof(value), cudaMemcpyDefault, f->stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(f->stream);
-    return afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "peer fabric: writing a word");
-}
-
-static afdep_status_t read_words(afdep_device_fabric_t *f, uint64_t offset, uint64_t *words, int count)
-{
-    cudaError_t error = cudaMemcpyAsync(words, f->base + offset, (size_t)count * sizeof(*words), cudaMemcpyDefault,
-                                        f->stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(f->stream);
-    return afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "peer fabric: reading words");
-}
-
 static int alive(afdep_device_fabric_t *f, int peer)
 {
     return afdep_liveness_alive(peer_of(f)->liveness, peer);
@@ -300,8 +275,8 @@ static peer_t *create(const afdep_device_fabric_args_t *args)
                                         .size = args->group->size,
                                         .segments = calloc(size, sizeof(*p->super.segments)),
                                         .same_device = calloc(size, sizeof(*p->super.same_device)),
-                                        .write_word = write_word,
-                                        .read_words = read_words,
+                                        .write_word = afdep_device_write_word,
+                                        .read_words = afdep_device_read_words,
                                         .alive = alive,
                                         .close = close_peer };
     p->claims = calloc(size, sizeof(*p->claims));
@@ -349,24 +324,12 @@ static afdep_status_t open_peer(const afdep_device_fabric_args_t *args, afdep_de
 static afdep_status_t available(void)
 {
     afdep_driver_t driver;
-    int devices = 0;
-    cudaError_t error = cudaGetDeviceCount(&devices);
-    if (error != cudaSuccess || devices == 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "no GPU can be used: %s",
-                          error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
-    return afdep_driver_load(&driver);
-}
-
-/* Only the CUDA backend can use segments in device memory. */
-static afdep_status_t refuse_host(const afdep_fabric_provider_t *self, const afdep_fabric_args_t *args,
-                                  afdep_fabric_t **fabric)
-{
-    (void)args, (void)fabric;
-    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": backend \"cuda\" is wanted with it", self->name);
+    afdep_status_t status = afdep_device_gpu();
+    return status == AFDEP_OK ? afdep_driver_load(&driver) : status;
 }
 
 const afdep_device_provider_t afdep_device_peer = {
-    .super = { .name = "peer", .open = refuse_host },
+    .super = { .name = "peer", .open = afdep_device_refuse_host },
     .open = open_peer,
     .available = available,
 };

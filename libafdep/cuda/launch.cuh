@@ -6,12 +6,12 @@
 #include <cuda_runtime.h>
 
 template <typename... Arguments>
-static inline cudaError_t afdep_launch(void (*kernel)(Arguments...), int grid, int threads, size_t shared, cudaStream_t stream,
-                                       const Arguments &...arguments)
+static inline cudaError_t afdep_launch_as(bool overlapping, void (*kernel)(Arguments...), int grid, int threads, size_t shared,
+                                          cudaStream_t stream, const Arguments &...arguments)
 {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attribute.val.programmaticStreamSerializationAllowed = overlapping;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)grid);
     config.blockDim = dim3((unsigned)threads);
@@ -20,6 +20,22 @@ static inline cudaError_t afdep_launch(void (*kernel)(Arguments...), int grid, i
     config.attrs = &attribute;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <typename... Arguments>
+static inline cudaError_t afdep_launch(void (*kernel)(Arguments...), int grid, int threads, size_t shared, cudaStream_t stream,
+                                       const Arguments &...arguments)
+{
+    return afdep_launch_as(true, kernel, grid, threads, shared, stream, arguments...);
+}
+
+/* A kernel that begins when the stream's last one is over: where many ranks share a GPU, the SMs that the next kernel would
+   wait on are better used by this one. */
+template <typename... Arguments>
+static inline cudaError_t afdep_launch_apart(void (*kernel)(Arguments...), int grid, int threads, size_t shared,
+                                             cudaStream_t stream, const Arguments &...arguments)
+{
+    return afdep_launch_as(false, kernel, grid, threads, shared, stream, arguments...);
 }
 
 /* Loads a kernel and lets it have that much dynamic shared memory. */

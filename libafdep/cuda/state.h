@@ -27,7 +27,17 @@ typedef enum afdep_cuda_word {
     AFDEP_CUDA_WORD_ROW,
     AFDEP_CUDA_WORD_POSITION,
     AFDEP_CUDA_WORD_COMBINE,
-    AFDEP_CUDA_WORD_FAILURE
+    AFDEP_CUDA_WORD_FAILURE,
+    /* Across domains: words and rows of channels; a record's piece is the channel. */
+    AFDEP_CUDA_WORD_WITNESS,
+    AFDEP_CUDA_WORD_COUNT,
+    AFDEP_CUDA_WORD_FINISH,
+    AFDEP_CUDA_WORD_FORWARD,
+    AFDEP_CUDA_WORD_REPLY,
+    AFDEP_CUDA_WORD_TAIL,
+    AFDEP_CUDA_WORD_TAG,   /* a row that is not there: `seen` is its place's exchange << 32 | token */
+    AFDEP_CUDA_WORD_ROWS,  /* `expected` rows were sent, `seen` are there */
+    AFDEP_CUDA_WORD_BUCKET /* `seen` holds more than the bucket here */
 } afdep_cuda_word_t;
 
 /* No invalid choice yet; otherwise token << 39 | slot << 33 | repeated << 32 | id, so that the first one is the least. */

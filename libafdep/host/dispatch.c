@@ -39,7 +39,6 @@ static void note_bad(afdep_host_t *h, int token, int slot, int id, int repeated)
 static int take_token(afdep_host_t *h, const int32_t *given, int token, int32_t *ids, int32_t *targets)
 {
     const afdep_shape_t *s = h->shape;
-    int count = 0;
     for (int k = 0; k < s->top_k; k++) {
         int32_t id = given[k];
         ids[k] = id;
@@ -51,18 +50,9 @@ static int take_token(afdep_host_t *h, const int32_t *given, int token, int32_t 
         if (id < 0 || id >= s->num_experts || repeated) {
             ids[k] = -1;
             note_bad(h, token, k, id, repeated);
-            continue;
         }
-        int target = afdep_expert_target(s, id), at = count;
-        while (at > 0 && targets[at - 1] > target)
-            at--;
-        if (at > 0 && targets[at - 1] == target)
-            continue;
-        memmove(targets + at + 1, targets + at, (size_t)(count - at) * sizeof(*targets));
-        targets[at] = target;
-        count++;
     }
-    return count;
+    return afdep_token_targets(s, ids, targets);
 }
 
 static int targets_stride(const afdep_host_t *h)

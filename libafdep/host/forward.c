@@ -101,27 +101,10 @@ static afdep_status_t bad_row(afdep_host_t *h, const afdep_actor_t *actor, int r
 static int rails_of(const afdep_host_t *h, const int32_t *ids, uint16_t *rails)
 {
     const afdep_shape_t *s = h->shape;
-    int count = 0;
-    for (int k = 0; k < s->top_k; k++) {
-        int32_t id = ids[k];
-        if (id == -1)
-            continue;
-        if (id < 0 || id >= s->num_experts)
+    for (int k = 0; k < s->top_k; k++)
+        if (ids[k] < -1 || ids[k] >= s->num_experts)
             return -1;
-        int owner = afdep_expert_owner(s, id);
-        if (afdep_domain_of(s, owner) != h->domain)
-            continue;
-        uint16_t rail = (uint16_t)afdep_rail_of(s, owner);
-        int at = count;
-        while (at > 0 && rails[at - 1] > rail)
-            at--;
-        if (at > 0 && rails[at - 1] == rail)
-            continue;
-        memmove(rails + at + 1, rails + at, (size_t)(count - at) * sizeof(*rails));
-        rails[at] = rail;
-        count++;
-    }
-    return count;
+    return afdep_token_rails(s, h->domain, ids, rails);
 }
 
 /* `row` is NULL for a token of this rank itself, whose row is not built yet. */
@@ -170,7 +153,8 @@ static afdep_status_t forward_row(afdep_host_t *h, afdep_actor_t *actor, int sou
     afdep_plane_t *p = h->plane;
     int channel = actor->channel, rank = afdep_source_rank(s, source, h->rail);
     uint64_t slot = lane_of(h, source, channel) * h->layout->slots + position;
-    unsigned char *row = afdep_host_own(h, p->base + h->at_forwarder->inbox + slot * h->layout->row.stride);
+    unsigned char *row = afdep_host_own(h, p->base + afdep_at_rail_row(h->at_forwarder, h->layout, s, source, channel,
+                                                                       (int)position));
     const afdep_row_tag_t *tag = afdep_tag_at(row, h->layout->row.tag_offset);
     uint16_t *rails = p->record_rails + slot * (uint64_t)rails_stride(s);
     uint32_t token = tag->token;

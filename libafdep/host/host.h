@@ -34,6 +34,7 @@
 #include "protocol/channel.h"
 #include "protocol/layout.h"
 #include "protocol/planted.h"
+#include "protocol/route.h"
 #include "protocol/word.h"
 
 typedef struct afdep_host afdep_host_t;

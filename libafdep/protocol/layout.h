@@ -7,9 +7,9 @@
  *
  *   worker, direct:   count word [A] | inbox rows [A][capacity]
  *   source, direct:   answer word [workers] | combine tail [workers] | combine rows [workers][capacity]
- *   worker, domains:  forward word [D][2] | extents [D][S] | domain inbox rows [D][S][capacity]
+ *   worker, domains:  forward word [D][2] | extents [D][S] | domain inbox rows [capacity][D][S]
  *   forwarder:        count word [S] | finish tail [S][C] | reply word [D] | rail answer [D] |
- *                     rail inbox rows [S][C][slots] | partial rows [D][S][capacity]
+ *                     rail inbox rows [slots][S][C] | partial rows [capacity][D][S]
  *   source, domains:  witness [M] | combine tail [M][C] | combine rows [M][capacity]
  *
  * A rank's plane holds the regions of its duties (shape.h): an FFN rank of the directional protocol is worker and
@@ -47,16 +47,16 @@ AFDEP_HD uint64_t afdep_lost_word(const afdep_shape_t *s, int rank)
 typedef struct afdep_plane_layout {
     /* Direct: worker. Across domains: forwarder */
     uint64_t count_words;   /* u64 [sources] */
-    uint64_t inbox;         /* direct: rows [A][capacity]; across domains: rows [S][C][slots] */
+    uint64_t inbox;         /* direct: rows [A][capacity]; across domains: rows [slots][S][C] */
     /* Forwarder */
     uint64_t finish_tails;  /* u64 [S][C] */
     uint64_t reply_words;   /* u64 [D] */
     uint64_t rail_answers;  /* u64 [D]; shared domains only */
-    uint64_t partials;      /* reply rows [D][S][capacity] */
+    uint64_t partials;      /* reply rows [capacity][D][S] */
     /* Worker, across domains */
     uint64_t forward_words; /* u64 [D][2] */
     uint64_t extents;       /* u32 [D][extent_stride] */
-    uint64_t domain_inbox;  /* rows [D][S][capacity] */
+    uint64_t domain_inbox;  /* rows [capacity][D][S] */
     /* Source */
     uint64_t witness_words; /* u64 [targets]: answers, done witnesses */
     uint64_t combine_tails; /* u64 [targets][C], or [targets] in the direct protocol */
@@ -171,18 +171,21 @@ AFDEP_HD uint64_t afdep_at_direct_row(const afdep_plane_layout_t *p, const afdep
     return p->inbox + ((uint64_t)a * (uint32_t)s->capacity + (uint32_t)position) * l->row.stride;
 }
 
-/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. */
+/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. Positions run slowest, so that exchanges of
+   few tokens, which use the first of every lane, touch few pages. */
 AFDEP_HD uint64_t afdep_at_rail_row(const afdep_plane_layout_t *p, const afdep_layout_t *l, const afdep_shape_t *s,
                                     int source_domain, int c, int position)
 {
     uint64_t lane = (uint64_t)source_domain * (uint32_t)s->channels + (uint32_t)c;
-    return p->inbox + (lane * l->slots + (uint32_t)position) * l->row.stride;
+    uint64_t lanes = (uint64_t)s->attention_domains * (uint32_t)s->channels;
+    return p->inbox + ((uint32_t)position * lanes + lane) * l->row.stride;
 }
 
+/* Tokens run slowest, for the same reason. */
 AFDEP_HD uint64_t afdep_rail_token_index(const afdep_shape_t *s, int rail, int source_domain, int token)
 {
-    return ((uint64_t)rail * (uint32_t)s->attention_domains + (uint32_t)source_domain) * (uint32_t)s->capacity +
-           (uint32_t)token;
+    return ((uint64_t)token * (uint32_t)s->ranks_per_domain + (uint32_t)rail) * (uint32_t)s->attention_domains +
+           (uint32_t)source_domain;
 }
 
 /* Domain inbox: the row of `token` of the source of `source_domain` on `rail`. */

@@ -35,6 +35,20 @@ fits "$folder/both.json" "--json --config"
 fits "$folder/file.json" "--json FILE"
 test -s "$folder/out" && fail "--json FILE also prints"
 
+# Every fabric is listed, and what cannot be had says why: not built, or why not on this machine.
+"$python3" - "$folder/bare.json" <<'end' || fail "the fabrics"
+import json, shutil, sys
+info = json.load(open(sys.argv[1]))
+fabrics = {f["name"]: f for f in info["fabrics"]}
+assert set(fabrics) == {"shm", "mpi", "peer", "nccl"}, fabrics
+assert fabrics["nccl"]["built"] == ("nccl" in info["build"]["features"]), fabrics
+for part in info["fabrics"] + info["backends"]:
+    assert part["built"] or part["why"].startswith("not built"), part
+if not shutil.which("nvidia-smi"):
+    for name in "peer", "nccl":
+        assert fabrics[name]["why"], fabrics[name]
+end
+
 # On a machine that lacks something fatal it exits with 1 and says how many; whatever it has, these lines are there.
 scenario=$srcdir/scenarios/11to1-12x2-fp8-h2048.json
 "$info" --preflight --scenario "$scenario" >"$folder/text"

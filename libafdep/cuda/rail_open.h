@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host side of the directional protocol on GPUs: what backend.c opens and closes where ranks are of several domains. */
+#ifndef AFDEP_CUDA_RAIL_OPEN_H
+#define AFDEP_CUDA_RAIL_OPEN_H
+
+#include "core/config.h"
+#include "cuda/driver.h"
+#include "cuda/fabric.h"
+#include "cuda/rail.h"
+
+#define AFDEP_RAIL_MOST_CTAS 160 /* of a kernel: no GPU that this runs on has more SMs to give */
+
+typedef struct afdep_rail {
+    afdep_rail_rank_t params;
+    unsigned char *arena; /* device memory */
+} afdep_rail_t;
+
+/* UNSUPPORTED where the kernels' limits are exceeded. */
+afdep_status_t afdep_rail_check(const afdep_settings_t *settings);
+
+/* Device memory of one rank beside its segment and what the other protocol needs too. */
+uint64_t afdep_rail_private_bytes(const afdep_settings_t *settings, int ffn);
+
+/* Bytes of a rank's segment. */
+uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn);
+
+/* Local. */
+afdep_status_t afdep_rail_open_arena(afdep_rail_t *rail, const afdep_settings_t *settings, int ffn);
+afdep_status_t afdep_rail_prepare_segment(const afdep_settings_t *settings, int ffn, void *base, cudaStream_t stream);
+void afdep_rail_close(afdep_rail_t *rail);
+
+/* Local. Loads the kernels, and computes how many CTAs the kernels of this rank may have so that those of all ranks on its
+   GPU are resident at once; refuses, with the numbers, where they cannot be. */
+afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_device_fabric_t *fabric,
+                                int device, afdep_cuda_grids_t *grids);
+
+/* Fills in what the fabric found, once everything else of `common` is there. */
+void afdep_rail_connect(afdep_rail_t *rail, const afdep_cuda_rank_t *common, const afdep_device_fabric_t *fabric);
+
+/* As the kernels that are over have counted; `to` is [ranks]. */
+void afdep_rail_read_counters(const afdep_rail_t *rail, cudaStream_t stream, afdep_peer_counters_t *to);
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Faults on the CUDA backend. A tap is a device fabric with nothing changed, that keeps the fabric of the buffer which this
+ * thread opened: a rank can then change its own segment between a peer's stores and its own kernel, which to the kernel is
+ * a store that was lost, late, doubled or garbled on the way.
+ */
+#ifndef AFDEP_VALIDATE_DEVICE_TAP_H
+#define AFDEP_VALIDATE_DEVICE_TAP_H
+
+#include "cuda/fabric.h"
+#include "protocol/device.h"
+#include "validate/rig.h"
+
+typedef struct afdep_tap {
+    afdep_device_provider_t provider; /* for afdep_group_t.fabrics */
+    afdep_device_fabric_t *fabric;    /* of the buffer that is open */
+    afdep_shape_t shape;
+    afdep_device_layout_t layout; /* of this rank's segment */
+    int ffn;
+    unsigned char *image; /* of the segment, as it was when taken */
+} afdep_tap_t;
+
+/* Around the device fabric named `fabric`. 0, or -1: it is not built. */
+int afdep_tap_init(afdep_tap_t *tap, const char *fabric);
+
+/* Once the rig's buffer is open, and before it closes. 0, or -1 without memory. */
+int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig);
+void afdep_tap_disconnect(afdep_tap_t *tap);
+
+/* Places in this rank's segment, of the only plane: a choice of a source's token; the answer of an FFN rank. */
+uint64_t afdep_tap_route(const afdep_tap_t *tap, int source, int token, int slot);
+uint64_t afdep_tap_answer(const afdep_tap_t *tap, int ffn_rank);
+
+/* Keeps the segment as it is now; puts back everything but the words above, so that what came since was never sent. */
+int afdep_tap_take(afdep_tap_t *tap);
+int afdep_tap_put_back(afdep_tap_t *tap);
+
+uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at); /* a word of what was kept */
+int afdep_tap_read(afdep_tap_t *tap, uint64_t at, uint64_t *word);
+int afdep_tap_write(afdep_tap_t *tap, uint64_t at, uint64_t word);
+
+/* The same after `ms`, on a thread of its own, to be waited for by the second. 0, or -1. */
+typedef struct afdep_tap_later afdep_tap_later_t;
+afdep_tap_later_t *afdep_tap_write_later(afdep_tap_t *tap, uint64_t at, uint64_t word, int ms);
+int afdep_tap_wait(afdep_tap_later_t *later);
+
+#endif
