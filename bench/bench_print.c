@@ -40,8 +40,10 @@ static void name_toggles(const afdep_bench_path_info_t *info, char *name)
 void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name[AFDEP_BENCH_ARM_NAME_MAX])
 {
     const afdep_bench_path_info_t *info = &rank->info;
-    int other = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV || rank->plan->protocol == AFDEP_BENCH_NCCL_P2P;
-    const char *baseline = other ? info->protocol : rank->plan->protocol == AFDEP_BENCH_M2N ? "m2n" : NULL;
+    const char *baseline = rank->plan->protocol == AFDEP_BENCH_ALLTOALLV || rank->plan->protocol == AFDEP_BENCH_NCCL_P2P
+                               ? info->protocol
+                           : rank->plan->protocol == AFDEP_BENCH_M2N ? "m2n"
+                                                                     : NULL;
     if (baseline)
         snprintf(name, AFDEP_BENCH_ARM_NAME_MAX, "%s", baseline);
     else

@@ -304,9 +304,9 @@ int afdep_child_main(int argc, char **argv, int *status)
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* children do not outlive the suite */
     afdep_staged_begin(0);
     child_t c = { .scenario = child_scenario(atoi(argv[4]), atoi(argv[5]), atoi(argv[6])), .tcp = AFDEP_TCP_INIT,
-                  .later_port = atoi(argv[9]), .replaces = atoi(argv[10]) };
+                  .later_port = atoi(argv[11]), .replaces = atoi(argv[12]) };
     afdep_group_t group;
-    int shared = atoi(argv[8]);
+    int shared = atoi(argv[10]);
     void *stop = shared >= 0 ? mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0) : MAP_FAILED;
     c.tcp.address = "127.0.0.1";
     c.tcp.port = c.replaces ? c.later_port : atoi(argv[3]);
@@ -320,7 +320,7 @@ int afdep_child_main(int argc, char **argv, int *status)
         printf("%s: %s\n", afdep_status_string(made), afdep_last_error());
     } else {
         if (stop == MAP_FAILED)
-            exchange_for_ever(&group, &c.scenario, argv[11], argv[12]);
+            exchange_for_ever(&group, &c.scenario, argv[8], argv[9]);
         else
             exchange_and_survive(&c, &group);
         afdep_group_destroy(&group);
@@ -334,10 +334,10 @@ int afdep_child_main(int argc, char **argv, int *status)
 
 typedef struct child_world {
     int size, victim;
+    const char *backend, *fabric;
     int port, later_port;
     int stop; /* where survivors agree on their last exchange, else -1 */
     char token[64];
-    const char *backend, *fabric;
     pid_t pids[CHILD_RANKS_MOST];
     int out[CHILD_RANKS_MOST];
     char said[CHILD_RANKS_MOST][512];
@@ -386,8 +386,8 @@ static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replac
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
     snprintf(stop, sizeof(stop), "%d", w->stop);
     snprintf(later, sizeof(later), "%d", w->later_port);
-    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, stop,
-                                 later, replaces ? "1" : "0", w->backend, w->fabric, NULL };
+    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, w->backend,
+                                 w->fabric, stop, later, replaces ? "1" : "0", NULL };
     w->pids[r] = start(argv, &w->out[r]);
     return w->pids[r] < 0 ? -1 : 0;
 }
@@ -395,6 +395,8 @@ static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replac
 static int start_world(child_world_t *w, const afdep_validation_t *v, const afdep_kill_t *k, uint64_t random)
 {
     memset(w, 0, sizeof(*w));
+    w->backend = v->backend;
+    w->fabric = v->fabric;
     snprintf(w->token, sizeof(w->token), "child-world-%016llx%08x", (unsigned long long)random, (unsigned)getpid());
     w->port = free_port();
     w->later_port = k->phase == AFDEP_KILL_SURVIVED ? free_port() : 0;
@@ -402,8 +404,6 @@ static int start_world(child_world_t *w, const afdep_validation_t *v, const afde
     if (k->phase == AFDEP_KILL_SURVIVED && w->stop < 0)
         return -1;
     w->size = k->ffn + k->attention;
-    w->backend = v->backend;
-    w->fabric = v->fabric;
     for (int r = 0; r < w->size; r++)
         if (start_rank(w, k, r, 0) != 0)
             return -1;
@@ -562,10 +562,8 @@ void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "a death under MPI ends the whole job; kills run with --fabric shm");
         return;
     }
-    afdep_scenario_t scenario = child_scenario(k->ffn, k->attention, k->per_domain);
-    int host_only = k->ffn == 0 || afdep_scenario_shares_domains(&scenario) || k->phase == AFDEP_KILL_SURVIVED;
-    if (host_only && strcmp(v->backend, "host") != 0) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "only the host backend has this protocol");
+    if (k->phase == AFDEP_KILL_SURVIVED && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "the CUDA backend does not survive lost sources");
         return;
     }
     uint64_t state = v->seed * 0x9E3779B97F4A7C15u + 1;

@@ -54,10 +54,10 @@ int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig)
 {
     afdep_settings_t settings;
     tap->fabric = opened;
-    tap->ffn = rig->apart;
+    tap->ffn = rig->v->world->rank < rig->scenario.ffn_ranks;
     if (!tap->fabric ||
         afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK ||
-        afdep_device_layout_init(&tap->layout, &settings.shape, rig->apart) != 0)
+        afdep_device_layout_init(&tap->layout, &settings.shape, tap->ffn) != 0)
         return -1;
     tap->shape = settings.shape;
     tap->image = calloc(1, tap->layout.bytes);

@@ -169,7 +169,7 @@ static void exchange(run_t *r, int n)
 {
     afdep_rig_tokens(&r->rig, TOKENS);
     afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
-    int late = n == FAULTY && r->acts && r->f->deed == STOPPED, ffn = r->rig.apart;
+    int late = n == FAULTY && r->acts && r->f->deed == STOPPED, ffn = r->rig.v->world->rank < r->rig.scenario.ffn_ranks;
     moment_t first = ffn ? BEFORE_RECEIVE : BEFORE_DISPATCH, second = ffn ? BEFORE_REPLY : BEFORE_COLLECT;
     meet(r); /* nobody stores from here on, ... */
     if (n == FAULTY && r->f->deed > SLOW_STREAM && afdep_tap_take(&r->tap) != 0 && r->status == AFDEP_OK)
@@ -391,7 +391,7 @@ static void run_route(const afdep_validation_t *v, const afdep_case_t *c, afdep_
         afdep_rig_tokens(&r->rig, 12);
         afdep_exchange_plan_t exchange_plan = afdep_rig_plain(&r->rig);
         exchange_plan.inactive_percent = 40;
-        if (r->rig.apart)
+        if (r->rig.v->world->rank < r->rig.scenario.ffn_ranks)
             (void)afdep_rig_exchange(&r->rig, &exchange_plan, outcome);
         else
             check_route(r, &exchange_plan, repeated, n, outcome);
@@ -413,7 +413,7 @@ static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *
         return;
     cudaStream_t stream;
     cudaGraph_t graph = NULL;
-    if (rig.apart && afdep_gpu_take_stream(&stream) == 0) {
+    if (v->world->rank < rig.scenario.ffn_ranks && afdep_gpu_take_stream(&stream) == 0) {
         afdep_receive_t receive = AFDEP_RECEIVE_INIT;
         receive.bucket = TOKENS;
         receive.read_host_counts = 1;
