@@ -562,6 +562,11 @@ void afdep_run_kills(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "a death under MPI ends the whole job; kills run with --fabric shm");
         return;
     }
+    afdep_scenario_t scenario = child_scenario(k->ffn, k->attention, k->per_domain);
+    if ((k->ffn == 0 || afdep_scenario_shares_domains(&scenario)) && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "the CUDA backend does not have this protocol");
+        return;
+    }
     if (k->phase == AFDEP_KILL_SURVIVED && strcmp(v->backend, "cuda") == 0) {
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "the CUDA backend does not survive lost sources");
         return;
