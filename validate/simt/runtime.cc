@@ -255,6 +255,11 @@ cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stre
     return enqueue(stream, [=]() { memset(at, value, bytes); });
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+    return enqueue(stream, [=]() { function(argument); });
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = (cudaStream_t) new stream_t{};
