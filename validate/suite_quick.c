@@ -23,8 +23,10 @@ static void run_eager(const afdep_validation_t *v, const afdep_case_t *c, afdep_
 {
     const eager_t *e = c->argument;
     afdep_rig_t rig;
-    if (e->repeat && v->backend && strcmp(v->backend, "cuda") == 0) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "cached routing is not built for the CUDA backend");
+    int packs = e->rig.fp8_combine == AFDEP_ON;
+    if ((e->repeat || packs) && v->backend && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "%s is not built for the CUDA backend",
+                          packs ? "FP8 combine" : "cached routing");
         return;
     }
     if (afdep_rig_open(v, &e->rig, &rig, outcome) != 0)
@@ -234,7 +236,8 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
                                          "fp8_combine" };
     const afdep_scenario_t *s = v->scenario;
     int one_domain = s->ranks_per_domain == afdep_scenario_ranks(s);
-    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0; /* FP8 combine is off there */
+    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0 || /* FP8 combine is off there */
+                     (v->backend && strcmp(v->backend, "cuda") == 0);                      /* or refused */
     (void)c;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)no_packing; i++) {
         afdep_rig_plan_t rig_plan = { 0 };
