@@ -407,6 +407,7 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);
     out.timeout_ms = number(&values, "timeout_ms");
+    out.default_sms = values.origin[index_of("num_sms")] == AFDEP_FROM_DEFAULT;
     out.first_exchange = (uint64_t)values.number[index_of("first_exchange")];
     out.flags = (out.shape.apply_weights ? AFDEP_FLAG_APPLY_WEIGHTS : 0) |
                 (out.shape.union_buffers ? AFDEP_FLAG_UNION_BUFFERS : 0) |

@@ -30,6 +30,7 @@ typedef struct afdep_settings {
     int timeout_ms;
     afdep_nic_t nic;
     int slow_forward_us;
+    int default_sms;         /* num_sms was left at its default */
     uint64_t first_exchange; /* exchanges that count as done when the buffer opens: 0 but in tests of the wrap */
     const char *backend;     /* static storage */
     char fabric[16];         /* "" : the group's own, else shm */

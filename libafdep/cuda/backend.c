@@ -13,6 +13,8 @@
 #include "protocol/word.h"
 
 #define ARENA_ALIGN 256u
+#define DEFAULT_SHARE 24 /* SMs that communicate, of as many, where nobody asks for another number */
+#define DEFAULT_SHARE_OF 132
 
 /* ---- Device memory besides the segment ------------------------------------------------------------------------ */
 
@@ -24,8 +26,8 @@ static uint64_t carve(uint64_t *at, uint64_t count, uint64_t bytes)
 }
 
 typedef struct arena {
-    uint64_t state, segments, counters, live_ids, positions, ends, served, partials, partial_words, bytes;
-    uint64_t position_count, partial_count;
+    uint64_t state, segments, counters, live_ids, positions, ends, served, partials, partial_words, partial_lines, bytes;
+    uint64_t position_count, partial_count, line_words;
 } arena_t;
 
 static arena_t arena_of(const afdep_shape_t *s, int ffn)
@@ -47,8 +49,11 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
     if (ffn) {
         a.served = carve(&a.bytes, planes * (uint64_t)s->attention_ranks, sizeof(uint32_t));
         a.partials = carve(&a.bytes, (uint64_t)s->attention_ranks * capacity, 2u * (uint64_t)s->hidden);
-        a.partial_count = (uint64_t)s->attention_ranks * capacity * (uint64_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
+        a.partial_count = (uint64_t)s->attention_ranks * capacity * (uint64_t)afdep_pieces(s, AFDEP_PART);
         a.partial_words = carve(&a.bytes, a.partial_count, sizeof(uint32_t));
+        a.line_words = (uint64_t)s->attention_ranks * (uint64_t)afdep_few_tokens(s) *
+                       (uint64_t)afdep_lines(afdep_reply_vectors(s)) * (AFDEP_LINE_BYTES / sizeof(uint32_t));
+        a.partial_lines = carve(&a.bytes, a.line_words, sizeof(uint32_t));
     } else {
         a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
@@ -86,6 +91,7 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     p->served = (uint32_t *)(void *)(c->arena + a.served);
     p->partials = c->arena + a.partials;
     p->partial_words = (uint32_t *)(void *)(c->arena + a.partial_words);
+    p->partial_lines = c->arena + a.partial_lines;
     afdep_cuda_state_t first;
     memset(&first, 0, sizeof(first));
     for (int call = 0; call < AFDEP_CUDA_CALLS; call++)
@@ -95,6 +101,8 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     cudaError_t error = cudaMemset(c->arena, 0, a.bytes);
     if (error == cudaSuccess && a.partial_count)
         error = afdep_cuda_fill32(p->partial_words, a.partial_count, (uint32_t)c->opened_at, 0);
+    if (error == cudaSuccess && a.line_words)
+        error = afdep_cuda_fill32((uint32_t *)(void *)p->partial_lines, a.line_words, (uint32_t)c->opened_at, 0);
     if (error == cudaSuccess)
         error = cudaMemcpy(p->state, &first, sizeof(first), cudaMemcpyHostToDevice);
     if (error == cudaSuccess && c->ffn)
@@ -124,7 +132,7 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
     cudaError_t error = cudaSuccess;
     for (int g = 0; error == cudaSuccess && g < s->in_flight; g++) {
         unsigned char *plane = (unsigned char *)base + l->control_bytes + (uint64_t)g * l->plane_bytes;
-        uint64_t tokens = (uint64_t)s->capacity * l->pieces;
+        uint64_t tokens = (uint64_t)s->capacity * l->pieces, few = (uint64_t)afdep_few_tokens(s) * (AFDEP_LINE_BYTES / 4);
         if (c->ffn) {
             error = afdep_cuda_fill64((uint64_t *)(void *)(plane + l->route_words),
                                       (uint64_t)s->attention_ranks * (uint64_t)s->capacity * (uint64_t)s->top_k, tagged,
@@ -132,11 +140,19 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
             if (error == cudaSuccess)
                 error = afdep_cuda_fill32((uint32_t *)(void *)(plane + l->row_words),
                                           (uint64_t)s->attention_ranks * tokens, (uint32_t)c->opened_at, stream);
+            if (error == cudaSuccess)
+                error = afdep_cuda_fill32((uint32_t *)(void *)(plane + l->row_lines),
+                                          (uint64_t)s->attention_ranks * few * (uint64_t)afdep_row_lines(s),
+                                          (uint32_t)c->opened_at, stream);
             continue;
         }
         error = afdep_cuda_fill64((uint64_t *)(void *)(plane + l->answers), (uint64_t)s->ffn_ranks, tagged, stream);
         if (error == cudaSuccess)
             error = afdep_cuda_fill32((uint32_t *)(void *)(plane + l->combine_words), (uint64_t)s->ffn_ranks * tokens,
+                                      (uint32_t)c->opened_at, stream);
+        if (error == cudaSuccess)
+            error = afdep_cuda_fill32((uint32_t *)(void *)(plane + l->combine_lines),
+                                      (uint64_t)s->ffn_ranks * few * (uint64_t)afdep_lines(afdep_reply_vectors(s)),
                                       (uint32_t)c->opened_at, stream);
     }
     return afdep_cuda_check(error, AFDEP_ERR_SYSTEM, "the words of the segment");
@@ -173,8 +189,9 @@ static afdep_status_t share_device(afdep_cuda_t *c)
     if (share < 2) /* one CTA of a reply sends what another one sums */
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%d ranks on one GPU: it has %d SMs, and every rank needs two for each of two "
                           "kernels at once", ranks, sms);
+    int wanted = c->settings->default_sms ? (sms * DEFAULT_SHARE + DEFAULT_SHARE_OF / 2) / DEFAULT_SHARE_OF : s->num_sms;
     c->grids.local = share;
-    c->grids.communicating = share < s->num_sms ? share : s->num_sms;
+    c->grids.communicating = share < wanted ? share : wanted < 1 ? 1 : wanted;
     return AFDEP_OK;
 }
 

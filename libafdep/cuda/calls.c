@@ -5,6 +5,9 @@
 #include "core/error.h"
 #include "cuda/cuda.h"
 
+/* Lines that a CTA of a reply sums and sends by itself at most; beyond, other SMs sum for it. */
+#define AFDEP_CUDA_LINES_SUMMED_TO_SEND 12
+
 static afdep_status_t check_bucket(const afdep_cuda_t *c, int32_t bucket, const char *call)
 {
     if (bucket < 1 || bucket > c->shape->capacity)
@@ -69,14 +72,16 @@ static int grid_for(int64_t units, int warps, int most)
     return wanted < 1 ? 1 : least(wanted, most);
 }
 
-static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket)
+/* Whether rows travel in lines: of few tokens, in one domain. */
+static int in_lines(const afdep_cuda_t *c, int32_t bucket)
 {
-    return tokens * afdep_pieces(c->shape, afdep_piece_elements(c->shape, bucket));
+    return !afdep_cuda_across(c->shape) && afdep_in_lines(c->shape, bucket);
 }
 
-static int64_t parts_of(const afdep_cuda_t *c, int64_t tokens)
+/* Units of work of `tokens` tokens: lines, or else pieces or parts. */
+static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket, int lines, int piece)
 {
-    return tokens * afdep_pieces(c->shape, AFDEP_PIECE_SMALL);
+    return tokens * (in_lines(c, bucket) ? lines : afdep_pieces(c->shape, piece));
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
@@ -106,8 +111,8 @@ static int dispatch_grid(const afdep_cuda_t *c, const afdep_dispatch_t *d)
     const afdep_shape_t *s = c->shape;
     if (afdep_cuda_across(s)) /* a warp for each channel that is served, and one for the counts; signals share no SM */
         return grid_for(s->sparse_dispatch ? least(d->tokens, s->channels) + 1 : s->channels, 2, c->grids.communicating);
-    int64_t routes = ((int64_t)d->bucket * s->top_k + 31) / 32, units = units_of(c, d->tokens, d->bucket);
-    return grid_for(units > routes ? units : routes, 4, c->grids.communicating);
+    int64_t routes = ((int64_t)d->bucket * s->top_k + 31) / 32;
+    return grid_for(units_of(c, d->tokens, d->bucket, afdep_row_lines(s), AFDEP_PIECE) + routes, 4, c->grids.communicating);
 }
 
 afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep_stream_t stream)
@@ -158,6 +163,14 @@ static afdep_status_t check_collect(const afdep_cuda_t *c, const afdep_collect_t
     return check_aligned(collect->out, "out", "source_collect");
 }
 
+static int collect_grid(const afdep_cuda_t *c, const afdep_cuda_collect_t *call)
+{
+    int lines = afdep_lines(afdep_reply_vectors(c->shape));
+    if (!call->out && !in_lines(c, call->bucket)) /* a view only waits, a thread a piece */
+        return grid_for(units_of(c, call->tokens, call->bucket, lines, AFDEP_PIECE), 512, c->grids.local);
+    return grid_for(units_of(c, call->tokens, call->bucket, lines, AFDEP_PART), in_lines(c, call->bucket) ? 14 : 8, c->grids.local);
+}
+
 afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream)
 {
     afdep_cuda_t *c = state;
@@ -169,9 +182,7 @@ afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_s
         return status;
     int plane = afdep_cuda_plane(c, ++c->finished), view = may_view(c, collect);
     afdep_cuda_collect_t call = { view ? NULL : collect->out, c->tokens[plane], c->buckets[plane] };
-    int64_t units = units_of(c, call.tokens, call.bucket);
-    int grid = call.out ? grid_for(parts_of(c, call.tokens), 8, c->grids.local) : grid_for(units, 512, c->grids.local);
-    status = launched(c, launch_collect(c, &call, grid, (cudaStream_t)stream), "source_collect");
+    status = launched(c, launch_collect(c, &call, collect_grid(c, &call), (cudaStream_t)stream), "source_collect");
     if (status != AFDEP_OK)
         return status;
     collect->tokens = call.tokens;
@@ -223,10 +234,10 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
 
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
-    int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
-    if (!afdep_cuda_across(c->shape))
-        return grid_for(parts, 2, c->grids.local);
-    int grid = grid_for(parts, 4, c->grids.local); /* and all that serve channels */
+    int64_t tokens = (int64_t)c->shape->attention_ranks * bucket;
+    int grid = grid_for(units_of(c, tokens, bucket, afdep_row_lines(c->shape), AFDEP_PART), 4, c->grids.local);
+    if (!afdep_cuda_across(c->shape)) /* across domains also all that serve channels */
+        return grid;
     return grid > c->grids.communicating ? grid : c->grids.communicating;
 }
 
@@ -364,12 +375,13 @@ afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *r, afdep_strea
     if (status != AFDEP_OK)
         return status;
     int32_t bucket = c->buckets[afdep_cuda_plane(c, ++c->finished)];
-    int64_t parts = parts_of(c, (int64_t)c->shape->attention_ranks * bucket);
+    int64_t units = units_of(c, (int64_t)c->shape->attention_ranks * bucket, bucket,
+                             afdep_lines(afdep_reply_vectors(c->shape)), AFDEP_PART);
     afdep_cuda_reply_t call = { r->rows, bucket, 0 };
-    int grid = grid_for(parts, 4, c->grids.communicating);
+    int grid = grid_for(units, 4, c->grids.communicating);
     if (afdep_cuda_across(c->shape)) {
         grid = receive_grid(c, bucket);
-    } else if (afdep_piece_elements(c->shape, bucket) == AFDEP_PIECE_LARGE) {
+    } else if (!in_lines(c, bucket) || units > AFDEP_CUDA_LINES_SUMMED_TO_SEND * (int64_t)c->grids.communicating) {
         call.senders = least(c->grids.communicating, c->grids.local - 1);
         grid = c->grids.local;
     }

@@ -10,10 +10,9 @@
 #ifndef AFDEP_CUDA_DEVICE_CUH
 #define AFDEP_CUDA_DEVICE_CUH
 
-#include <cuda_runtime.h>
-
 #include <afdep/status.h>
 
+#include "cuda/ptx.cuh"
 #include "cuda/state.h"
 #include "protocol/layout.h"
 #include "protocol/word.h"
@@ -21,88 +20,6 @@
 #define AFDEP_FULL 0xFFFFFFFFu
 #define AFDEP_WARP 32
 #define AFDEP_SPINS_BEFORE_LOOK 256
-
-__device__ __forceinline__ uint32_t afdep_load_acquire32(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t afdep_load_acquire64(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint32_t afdep_load_acquire_gpu32(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t afdep_load_relaxed_system64(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-/* Inside one GPU, of words that carry their value with their tag and cover nothing else. */
-__device__ __forceinline__ uint64_t afdep_load_relaxed64(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void afdep_store_relaxed64(uint64_t *word, uint64_t value)
-{
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
-/* After afdep_fence_system(). */
-__device__ __forceinline__ void afdep_signal32(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ void afdep_signal64(uint64_t *word, uint64_t value)
-{
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
-__device__ __forceinline__ void afdep_fence_system()
-{
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-
-__device__ __forceinline__ uint64_t afdep_now_ns()
-{
-    uint64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
-
-/* 16 bytes of an inbox or a caller's row that nobody reads again here. */
-__device__ __forceinline__ uint4 afdep_load16(const void *at)
-{
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(at)
-                 : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void afdep_store16(void *at, uint4 v)
-{
-    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
-                 "r"(v.w)
-                 : "memory");
-}
 
 __device__ __forceinline__ uint32_t afdep_lane()
 {
@@ -117,9 +34,9 @@ __device__ __forceinline__ bool afdep_poisoned(const afdep_cuda_rank_t &r)
 }
 
 /* The first failure of the rank writes the record and tells all peers; the others only leave. */
-static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r, afdep_status_t status, int call, int word,
-                                                      uint64_t exchange, int peer, int token, int piece, uint64_t expected,
-                                                      uint64_t seen)
+static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r, afdep_status_t status, int call,
+                                                      int word, uint64_t exchange, int peer, int token, int piece,
+                                                      uint64_t expected, uint64_t seen)
 {
     if (atomicCAS(&r.state->poisoned, 0u, 1u) != 0)
         return;
@@ -143,36 +60,46 @@ static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r
         __trap();
 }
 
-/* What a waiting lane does from time to time. Nonzero: it is over. */
+/* What a waiting lane does from time to time: gives back since when it waits, or 0 when that is over. */
+static __device__ __noinline__ uint64_t afdep_look_since(const afdep_cuda_rank_t &r, uint32_t spins, uint64_t since,
+                                                         int call, int word, uint64_t exchange, int peer, int token,
+                                                         int piece, uint64_t expected, uint64_t seen)
+{
+    if (afdep_poisoned(r))
+        return 0;
+    uint64_t now = afdep_now_ns();
+    if (since == 0)
+        since = now;
+    int other = (int)(spins / AFDEP_SPINS_BEFORE_LOOK % (uint32_t)r.shape.ranks);
+    uint64_t failure =
+        other == r.rank ? 0 : afdep_load_acquire64((const uint64_t *)(r.base + afdep_failure_word(other)));
+    if (failure != 0) {
+        afdep_fail_device(r, AFDEP_ERR_PEER, call, AFDEP_CUDA_WORD_FAILURE, exchange, other, -1, -1, 0, failure);
+        return 0;
+    }
+    if (now - since < r.timeout_ns)
+        return since;
+    afdep_fail_device(r, AFDEP_ERR_TIMEOUT, call, word, exchange, peer, token, piece, expected, seen);
+    return 0;
+}
+
 typedef struct afdep_patience {
     uint32_t spins;
     uint64_t since;
 } afdep_patience_t;
 
-static __device__ __noinline__ bool afdep_look(const afdep_cuda_rank_t &r, afdep_patience_t &p, int call, int word,
-                                               uint64_t exchange, int peer, int token, int piece, uint64_t expected,
-                                               uint64_t seen)
+/* The same with a waiting lane's own count, which so stays in registers. */
+__device__ __forceinline__ bool afdep_look(const afdep_cuda_rank_t &r, afdep_patience_t &p, int call, int word,
+                                           uint64_t exchange, int peer, int token, int piece, uint64_t expected,
+                                           uint64_t seen)
 {
-    if (afdep_poisoned(r))
-        return true;
-    uint64_t now = afdep_now_ns();
-    if (p.since == 0)
-        p.since = now;
-    int other = (int)(p.spins / AFDEP_SPINS_BEFORE_LOOK % (uint32_t)r.shape.ranks);
-    uint64_t failure = other == r.rank ? 0 : afdep_load_acquire64((const uint64_t *)(r.base + afdep_failure_word(other)));
-    if (failure != 0) {
-        afdep_fail_device(r, AFDEP_ERR_PEER, call, AFDEP_CUDA_WORD_FAILURE, exchange, other, -1, -1, 0, failure);
-        return true;
-    }
-    if (now - p.since < r.timeout_ns)
-        return false;
-    afdep_fail_device(r, AFDEP_ERR_TIMEOUT, call, word, exchange, peer, token, piece, expected, seen);
-    return true;
+    p.since = afdep_look_since(r, p.spins, p.since, call, word, exchange, peer, token, piece, expected, seen);
+    return p.since == 0;
 }
 
 /* Waits until a piece's word holds this exchange's number. */
-__device__ __forceinline__ bool afdep_wait_piece(const afdep_cuda_rank_t &r, const uint32_t *at, uint64_t exchange, int call,
-                                                 int word, int peer, int token, int piece)
+__device__ __forceinline__ bool afdep_wait_piece(const afdep_cuda_rank_t &r, const uint32_t *at, uint64_t exchange,
+                                                 int call, int word, int peer, int token, int piece)
 {
     afdep_patience_t patience = { 0, 0 };
     uint32_t seen;
@@ -191,15 +118,28 @@ __device__ __forceinline__ unsigned char *afdep_segment(const afdep_cuda_rank_t 
 
 /* ---- Places -------------------------------------------------------------------------------------------------- */
 
-/* The plane of an exchange; the usual case without a division of 64 bits. */
+/* The plane of an exchange: afdep_plane_index() without a division of 64 bits, which alone is a kilobyte of code. */
 __device__ __forceinline__ uint32_t afdep_plane(const afdep_shape_t &s, uint64_t exchange)
 {
-    return s.in_flight == 1 ? 0 : (uint32_t)afdep_plane_index(&s, exchange);
+    uint32_t last = (uint32_t)(exchange - 1) & 3u; /* in_flight is 1 to 4 */
+    return s.in_flight == 3 ? (uint32_t)((exchange - 1) % 3u) : last & ((uint32_t)s.in_flight - 1u);
 }
 
-__device__ __forceinline__ uint64_t afdep_plane_at(const afdep_device_layout_t &l, const afdep_shape_t &s, uint64_t exchange)
+__device__ __forceinline__ uint64_t afdep_plane_at(const afdep_device_layout_t &l, const afdep_shape_t &s,
+                                                   uint64_t exchange)
 {
     return l.control_bytes + (uint64_t)afdep_plane(s, exchange) * l.plane_bytes;
+}
+
+/*
+ * Words hold 32 bits of the number of the last exchange that wrote them. One that was left alone for 2^32 exchanges and is
+ * awaited then would pass for what it is not. So every 2^24th exchange of a plane its senders also write the words that it
+ * does not use, as if it did: they are theirs to write, and nobody looks at them in this exchange.
+ */
+__device__ __forceinline__ bool afdep_renewal_due(const afdep_shape_t &s, uint64_t exchange)
+{
+    uint64_t round = s.in_flight == 1 ? exchange : (exchange - 1) / (uint64_t)s.in_flight;
+    return (round & 0xFFFFFFu) == 0xFFFFFFu;
 }
 
 /* Entry of [n][capacity] arrays. */
@@ -210,25 +150,46 @@ __device__ __forceinline__ uint64_t afdep_slot(const afdep_shape_t &s, int n, in
 
 /* ---- Calls --------------------------------------------------------------------------------------------------- */
 
-/* Kernels of a stream overlap at their edges: the next one's CTAs may start when all of this one's have come here, ... */
-__device__ __forceinline__ void afdep_let_next_start()
+/*
+ * The number of the exchange that this call is for, the same in all CTAs. Whether the buffer is poisoned is asked where a
+ * kernel waits, so that nothing stands before the first loads.
+ *
+ * With one exchange in flight in one domain, dispatch and reply alone count: the last of their CTAs moves the number on.
+ * A collect is of the exchange that was dispatched last, a receive of the one after that which was replied to last; they
+ * end without meeting, since the next kernel of the stream waits for their end. And dispatch and reply may look before
+ * the wait for the kernel before them: the number was written by the last kernel but one, and the last has begun behind
+ * its own wait for that one's end, or this one could not run yet.
+ *
+ * With several in flight calls of one kind follow each other, and each counts for itself, behind the wait; so do the calls
+ * across domains.
+ */
+__device__ __forceinline__ bool afdep_one_counts(const afdep_shape_t &s)
 {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    return s.in_flight == 1 && s.protocol == AFDEP_PROTOCOL_DIRECT;
 }
 
-/* ... and see what this one wrote only behind their own wait for its end. */
-__device__ __forceinline__ void afdep_await_previous()
+template <typename Early>
+__device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int call, Early early_work)
 {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/* The number of the exchange that this call is for, the same in all CTAs: it takes all of them to move it on. Whether the
-   buffer is poisoned is asked where a kernel waits, so that nothing stands before the first loads. */
-__device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int call)
-{
+    bool alone = afdep_one_counts(r.shape), early = alone && (call == AFDEP_CUDA_DISPATCH || call == AFDEP_CUDA_REPLY);
+    int counted = alone && call == AFDEP_CUDA_COLLECT ? AFDEP_CUDA_DISPATCH : call;
+    counted = alone && call == AFDEP_CUDA_RECEIVE ? AFDEP_CUDA_REPLY : counted;
+    const volatile uint64_t *at = &r.state->count[counted];
+    uint64_t before = 0;
+    if (early) {
+        before = *at;
+        early_work(before + 1);
+    }
     afdep_await_previous();
     afdep_let_next_start();
-    return *(volatile const uint64_t *)&r.state->count[call] + 1;
+    if (!early)
+        before = *at;
+    return before + (alone && call == AFDEP_CUDA_COLLECT ? 0 : 1);
+}
+
+__device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int call)
+{
+    return afdep_enter(r, call, [](uint64_t) {});
 }
 
 /* Called once per CTA, by one thread, behind a barrier of the CTA. True in the last one: the count releases what is before
@@ -237,8 +198,7 @@ __device__ __forceinline__ bool afdep_last_of_grid(const afdep_cuda_rank_t &r, i
 {
     if (gridDim.x == 1)
         return true;
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(&r.state->done[call]) : "memory");
+    uint32_t before = afdep_add_acquire_release(&r.state->done[call]);
     if (before != gridDim.x - 1)
         return false;
     r.state->done[call] = 0;
@@ -256,6 +216,18 @@ __device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call
 __device__ __forceinline__ void afdep_finish(const afdep_cuda_rank_t &r, int call, uint64_t exchange)
 {
     r.state->count[call] = exchange;
+}
+
+/* The end of a collect. */
+__device__ __forceinline__ void afdep_leave_collect(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    if (afdep_one_counts(r.shape)) { /* the number is for the host alone */
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            afdep_finish(r, AFDEP_CUDA_COLLECT, exchange);
+        return;
+    }
+    if (afdep_leave(r, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r))
+        afdep_finish(r, AFDEP_CUDA_COLLECT, exchange);
 }
 
 __device__ __forceinline__ int afdep_warp_index()

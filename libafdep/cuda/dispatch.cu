@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_dispatch. First the choices of all tokens, checked, as words to every FFN rank; then, in rounds, the rows: a unit
- * of work is a piece of a token's row, to every FFN rank that owns one of its experts.
+ * source_dispatch. The choices of all tokens, checked, go as words to every FFN rank; the rows go to every FFN rank that
+ * owns one of their experts. Few tokens: a warp takes a few lines of a row, which say themselves that they are there. Many:
+ * in rounds, a unit of work is a piece of a row, and a word says that it is there.
  *
  * Reuse: nothing is stored before every FFN rank has answered exchange n - G, also those that got no row: the answer
  * says that words, routes and rows of that exchange were read there.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/lines.cuh"
 #include "cuda/rounds.cuh"
 
 #define THREADS 1024
 #define WARPS (THREADS / AFDEP_WARP)
+#define FEW_THREADS 768
+#define LINES_AT_ONCE 4 /* a warp takes of a row: on their way together */
 
 /* A lane of the warp waits for the answers of FFN ranks lane, lane + 32, ... */
-static __device__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchange)
+static __device__ __noinline__ bool wait_answers(const afdep_cuda_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
     const uint64_t *answers = (const uint64_t *)(r.base + afdep_plane_at(r.own, s, exchange) + r.own.answers);
@@ -46,51 +50,66 @@ static __device__ __forceinline__ bool pass_gate(const afdep_cuda_rank_t &r, uin
 
 /* ---- Routes -------------------------------------------------------------------------------------------------- */
 
-/* A choice as the exchange takes it. */
-static __device__ int take_choice(const afdep_cuda_rank_t &r, const int32_t *token_ids, int token, int slot)
+/* Warps of work that the choices are: each takes as many whole tokens as it has lanes for. */
+static __host__ __device__ __forceinline__ int route_units(const afdep_shape_t &s, int bucket)
 {
-    int id = token_ids[slot], repeated = 0;
-    if (id == -1)
-        return -1;
-    bool outside = id < 0 || id >= r.shape.num_experts;
-    for (int j = 0; !outside && j < slot; j++)
-        repeated |= token_ids[j] == id;
-    if (!outside && !repeated)
+    int each = AFDEP_WARP / s.top_k;
+    return (bucket + each - 1) / each;
+}
+
+/* The lane's choice as the exchange takes it. All choices of a token are with one warp. */
+static __device__ __forceinline__ int take_choice(const afdep_cuda_rank_t &r, int id, int token, int slot)
+{
+    uint32_t same = __match_any_sync(AFDEP_FULL, (uint64_t)(uint32_t)token << 32 | (uint32_t)id);
+    bool outside = id < 0 || id >= r.shape.num_experts, repeated = (same & ((1u << afdep_lane()) - 1u)) != 0;
+    if (id == -1 || (!outside && !repeated))
         return id;
-    uint64_t found = (uint64_t)(uint32_t)token << 39 | (uint64_t)slot << 33 | (uint64_t)repeated << 32 | (uint32_t)id;
+    uint64_t found = (uint64_t)(uint32_t)token << 39 | (uint64_t)slot << 33 | (uint64_t)!outside << 32 | (uint32_t)id;
     atomicMin((unsigned long long *)&r.state->bad_route, (unsigned long long)found);
     return -1;
 }
 
-/* All choices of the bucket to every FFN rank: the data warps of the grid share them. Nothing orders these words, and
-   nothing needs to: each is whole and says itself which exchange it is of. */
-static __device__ void put_routes(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int warp,
-                                  int warps)
+/* Choices of the bucket to every FFN rank. Nothing orders these words, and nothing needs to: each is whole and says itself
+   which exchange it is of. */
+static __device__ __forceinline__ void put_routes(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                  uint64_t exchange, int unit)
 {
     const afdep_shape_t &s = r.shape;
-    int k = s.top_k;
+    int k = s.top_k, each = AFDEP_WARP / k, lane = (int)afdep_lane(), token = unit * each + lane / k, slot = lane % k;
+    bool idle = lane >= each * k || token >= d.bucket;
+    int id = !idle && token < d.tokens ? d.ids[(int64_t)token * k + slot] : -1;
+    id = take_choice(r, id, token, slot);
+    if (idle)
+        return;
     uint64_t plane = afdep_plane_at(r.peer, s, exchange) + r.peer.route_words;
-    uint64_t at = afdep_slot(s, r.role_index, 0) * (uint32_t)k;
-    int32_t *live = r.live_ids + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity * (uint32_t)k;
-    for (int i = warp * AFDEP_WARP + (int)afdep_lane(); i < d.bucket * k; i += warps * AFDEP_WARP) {
-        int token = i / k;
-        int id = token < d.tokens ? take_choice(r, d.ids + (int64_t)token * k, token, i - token * k) : -1;
-        uint64_t word = afdep_word((uint32_t)exchange, afdep_route_low(d.bucket, id));
-        live[i] = id;
-        for (int f = 0; f < s.ffn_ranks; f++)
-            afdep_signal64((uint64_t *)(afdep_segment(r, f) + plane) + at + (uint32_t)i, word);
-    }
+    uint64_t at = afdep_slot(s, r.role_index, token) * (uint32_t)k + (uint32_t)slot;
+    uint64_t word = afdep_word((uint32_t)exchange, afdep_route_low(d.bucket, id));
+    r.live_ids[((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)k +
+               (uint32_t)slot] = id;
+#pragma unroll 1
+    for (int f = 0; f < s.ffn_ranks; f++)
+        afdep_signal64((uint64_t *)(afdep_segment(r, f) + plane) + at, word);
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
 
+/* The lane's choice of a token. */
+static __device__ __forceinline__ int choice_of_lane(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                     int token)
+{
+    return (int)afdep_lane() < r.shape.top_k ? d.ids[(int64_t)token * r.shape.top_k + afdep_lane()] : -1;
+}
+
 /* Lanes that are the first with their target: one for each FFN rank that gets the token. */
-static __device__ uint32_t choose_targets(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, int token, int *target)
+static __device__ __forceinline__ uint32_t choose_targets(const afdep_cuda_rank_t &r, int id, int *target)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), lower = (1u << lane) - 1u;
-    int id = (int)lane < s.top_k ? d.ids[(int64_t)token * s.top_k + lane] : -1;
     bool valid = id >= 0 && id < s.num_experts;
+    if (s.ffn_ranks == 1) { /* whoever repeats a choice has made it once */
+        *target = 0;
+        return __any_sync(AFDEP_FULL, valid);
+    }
     uint32_t same = __match_any_sync(AFDEP_FULL, valid ? id : -1 - (int)lane);
     valid = valid && (same & lower) == 0;
     *target = valid ? afdep_expert_owner(&s, id) : -1 - (int)lane;
@@ -98,38 +117,182 @@ static __device__ uint32_t choose_targets(const afdep_cuda_rank_t &r, const afde
     return __ballot_sync(AFDEP_FULL, valid && (same & lower) == 0);
 }
 
-/* Stores a piece to every FFN rank that gets the token; notes the words that publish it and returns how many. */
-template <int VECTORS, int AT_ONCE> /* 16-byte words of a piece per lane, and of those in registers at once */
-static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
-                                int piece, int elements, bool *gate, uint32_t **words)
+/* ---- Renewal ------------------------------------------------------------------------------------------------- */
+
+/* See afdep_renewal_due(). A unit of work is a slot, that is a token that there is or might be. */
+static __device__ __noinline__ void renew(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
+    int lane = (int)afdep_lane(), few = r.peer.few_tokens, lines = r.peer.row_line_count, in_lines = d.bucket <= few;
+    for (int token = afdep_warp_index(); token < s.capacity; token += afdep_warp_count()) {
+        int target = -1;
+        uint32_t leaders = token < d.tokens ? choose_targets(r, choice_of_lane(r, d, token), &target) : 0;
+        for (int f = 0; f < s.ffn_ranks; f++) {
+            bool sent = __any_sync(AFDEP_FULL, (leaders >> lane & 1) != 0 && target == f);
+            unsigned char *inbox = afdep_segment(r, f) + afdep_plane_at(r.peer, s, exchange);
+            uint64_t slot = afdep_slot(s, r.role_index, token);
+            for (int i = lane; (in_lines || !sent) && i < (int)r.peer.pieces; i += AFDEP_WARP)
+                afdep_signal32((uint32_t *)(inbox + r.peer.row_words) + slot * r.peer.pieces + i, (uint32_t)exchange);
+            for (int i = lane; token >= d.bucket && i < s.top_k; i += AFDEP_WARP)
+                afdep_signal64((uint64_t *)(inbox + r.peer.route_words) + slot * (uint32_t)s.top_k + i,
+                               afdep_word((uint32_t)exchange, 0));
+            if (token < few && (!in_lines || !sent))
+                afdep_renew_lines(inbox + r.peer.row_lines +
+                                      ((uint64_t)r.role_index * (uint32_t)few + (uint32_t)token) * (uint32_t)lines *
+                                          AFDEP_LINE_BYTES,
+                                  lines, exchange);
+        }
+    }
+}
+
+/* ---- The end -------------------------------------------------------------------------------------------------- */
+
+static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
+    if (found == AFDEP_CUDA_NO_ROUTE)
+        return;
+    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
+    *(volatile uint64_t *)&r.record->route = found;
+    __threadfence_system(); /* the choice before the word that says there is one */
+    *(volatile uint64_t *)&r.record->route_exchange = exchange;
+}
+
+static __device__ __forceinline__ void finish_dispatch(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                       uint64_t exchange)
+{
+    if (afdep_renewal_due(r.shape, exchange) && !afdep_poisoned(r))
+        renew(r, d, exchange);
+    if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
+        return;
+#pragma unroll 1
+    for (int f = 0; f < r.shape.ffn_ranks; f++)
+        r.counters[f].signals++;
+    publish_bad_route(r, exchange);
+    afdep_finish(r, AFDEP_CUDA_DISPATCH, exchange);
+}
+
+/* ---- Few tokens ---------------------------------------------------------------------------------------------- */
+
+/* Stores words of a token's lines, from `line` on, to every FFN rank that gets it; the lane's, that `used` has bits for. */
+template <int LINES>
+static __device__ __forceinline__ void put_words(const afdep_cuda_rank_t &r, int id, uint64_t exchange, int token,
+                                                 int line, uint32_t used, const uint4 (&words)[LINES], bool counted)
+{
+    int target;
+    uint64_t inbox = afdep_plane_at(r.peer, r.shape, exchange) + r.peer.row_lines +
+                     (uint64_t)(uint32_t)((r.role_index * r.peer.few_tokens + token) * r.peer.row_line_count + line) *
+                         AFDEP_LINE_BYTES +
+                     afdep_lane() * 16;
+    uint32_t leaders = choose_targets(r, id, &target);
+    for (uint32_t left = leaders; left; left &= left - 1) {
+        int f = __shfl_sync(AFDEP_FULL, target, __ffs((int)left) - 1);
+        unsigned char *to = afdep_segment(r, f) + inbox;
+#pragma unroll
+        for (int i = 0; i < LINES; i++)
+            if (used >> i & 1)
+                afdep_store_word(to + i * AFDEP_LINE_BYTES, words[i]);
+        if (counted && afdep_lane() == 0)
+            atomicAdd(&r.counters[f].rows, 1ull);
+    }
+}
+
+/* Lines of a token's payload from `first` on. */
+static __device__ __forceinline__ void put_lines(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                 uint64_t exchange, int token, int first)
+{
+    int lane = (int)afdep_lane(), vectors = afdep_row_vectors(&r.shape), id = choice_of_lane(r, d, token);
+    const uint4 *x = (const uint4 *)d.x + (uint64_t)token * (uint32_t)vectors + first * AFDEP_LINE_VECTORS + lane;
+    int left = lane < AFDEP_LINE_VECTORS ? vectors - first * AFDEP_LINE_VECTORS - lane : 0;
+    uint4 words[LINES_AT_ONCE];
+    uint32_t used = 0;
+#pragma unroll
+    for (int i = 0; i < LINES_AT_ONCE; i++) {
+        if (left > i * AFDEP_LINE_VECTORS)
+            words[i] = __ldg(x + i * AFDEP_LINE_VECTORS);
+        used |= (uint32_t)afdep_line_uses(lane, vectors - (first + i) * AFDEP_LINE_VECTORS) << i;
+    }
+#pragma unroll
+    for (int i = 0; i < LINES_AT_ONCE; i++)
+        words[i] = afdep_pack_word(words[i], exchange);
+    put_words(r, id, exchange, token, first, used, words, false);
+}
+
+/* A tail line: scales, and with the first the weights. */
+static __device__ __forceinline__ void put_tail(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                uint64_t exchange, int token, int tail)
+{
+    const afdep_shape_t &s = r.shape;
+    int i = tail * AFDEP_WARP + (int)afdep_lane(), id = choice_of_lane(r, d, token);
+    float scale = i < afdep_scales(&s) ? d.x_scale[token * d.scale_token_stride + i * d.scale_block_stride] : 0;
+    float weight = i < s.top_k ? d.weights[(int64_t)token * s.top_k + i] : 0;
+    uint4 words[1] = { make_uint4(__float_as_uint(scale), __float_as_uint(weight), 0, (uint32_t)exchange) };
+    put_words(r, id, exchange, token, afdep_lines(afdep_row_vectors(&s)) + tail, i < afdep_tail_words(&s), words,
+              tail == 0);
+}
+
+static __global__ void __launch_bounds__(FEW_THREADS, 1)
+    dispatch_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+{
+    const afdep_shape_t &s = r.shape;
+    int groups = (afdep_lines(afdep_row_vectors(&s)) + LINES_AT_ONCE - 1) / LINES_AT_ONCE,
+        parts = groups + afdep_tail_lines(&s);
+    int routes = route_units(s, d.bucket), units = routes + d.tokens * parts, unit = afdep_warp_index();
+    int token = max(unit - routes, 0) / parts;
+    if (unit < units && d.tokens > 0) { /* on its way while the kernel before ends */
+        afdep_prefetch(d.ids + (int64_t)token * s.top_k);
+        afdep_prefetch((const uint4 *)d.x + (uint64_t)token * (uint32_t)afdep_row_vectors(&s));
+    }
+    bool gate = false;
+    uint64_t exchange =
+        afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit < units && wait_answers(r, n); });
+    for (; unit < units; unit += afdep_warp_count(), token = (unit - routes) / parts) {
+        if (!pass_gate(r, exchange, &gate))
+            break;
+        int part = (unit - routes) - token * parts;
+        if (unit < routes)
+            put_routes(r, d, exchange, unit);
+        else if (part < groups)
+            put_lines(r, d, exchange, token, part * LINES_AT_ONCE);
+        else
+            put_tail(r, d, exchange, token, part - groups);
+    }
+    finish_dispatch(r, d, exchange);
+}
+
+/* ---- Many tokens --------------------------------------------------------------------------------------------- */
+
+/* Stores a piece to every FFN rank that gets the token; notes the words that publish it and returns how many. */
+template <int VECTORS> /* 16-byte words of a piece per lane */
+static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange,
+                                int token, int piece, uint32_t **words)
+{
+    const int at_once = 4;
+    const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
-    uint32_t row_bytes = (uint32_t)s.hidden * width, first = (uint32_t)(piece * elements) * width;
-    uint32_t bytes = min((uint32_t)elements * width, row_bytes - first);
+    uint32_t row_bytes = (uint32_t)s.hidden * width, first = (uint32_t)piece * AFDEP_PIECE * width;
+    uint32_t bytes = min(AFDEP_PIECE * width, row_bytes - first);
     const unsigned char *from = (const unsigned char *)d.x + (uint64_t)token * row_bytes + first;
     int target;
-    uint32_t leaders = choose_targets(r, d, token, &target);
+    uint32_t leaders = choose_targets(r, choice_of_lane(r, d, token), &target);
     uint64_t inbox = afdep_plane_at(r.peer, s, exchange), slot = afdep_slot(s, r.role_index, token);
 #pragma unroll
-    for (int part = 0; part < VECTORS; part += AT_ONCE) {
-        uint4 v[AT_ONCE];
+    for (int part = 0; part < VECTORS; part += at_once) {
+        uint4 v[at_once];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
+        for (int i = 0; i < at_once; i++)
             if ((uint32_t)(part + i) * 512u + lane * 16u < bytes)
                 v[i] = __ldg((const uint4 *)(from + (part + i) * 512 + lane * 16));
-        if (VECTORS <= 2 && !pass_gate(r, exchange, gate)) /* with a warp's first loads on their way */
-            return -1;
         for (uint32_t left = leaders; left; left &= left - 1) {
             int f = __shfl_sync(AFDEP_FULL, target, __ffs((int)left) - 1);
             unsigned char *row = afdep_segment(r, f) + inbox + r.peer.rows + slot * r.peer.row_stride + first;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
+            for (int i = 0; i < at_once; i++)
                 if ((uint32_t)(part + i) * 512u + lane * 16u < bytes)
                     afdep_store16(row + (part + i) * 512 + lane * 16, v[i]);
         }
     }
-    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = piece * elements / AFDEP_SCALE_BLOCK;
+    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = piece * AFDEP_PIECE / AFDEP_SCALE_BLOCK;
     float scale = 0, weight = 0;
     if ((int)lane < blocks)
         scale = d.x_scale[token * d.scale_token_stride + (first_block + (int)lane) * d.scale_block_stride];
@@ -152,65 +315,38 @@ static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dis
     return __popc(leaders);
 }
 
-/* ---- The kernel ---------------------------------------------------------------------------------------------- */
-
-static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
-    if (found == AFDEP_CUDA_NO_ROUTE)
-        return;
-    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
-    *(volatile uint64_t *)&r.record->route = found;
-    __threadfence_system(); /* the choice before the word that says there is one */
-    *(volatile uint64_t *)&r.record->route_exchange = exchange;
-}
-
 template <int VECTORS>
 static __global__ void __launch_bounds__(THREADS, 1)
     dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
     __shared__ afdep_rounds<WARPS> rounds;
-    uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH);
-    int elements = afdep_piece_elements(&r.shape, d.bucket), pieces = afdep_pieces(&r.shape, elements);
-    int warp = (int)threadIdx.x / AFDEP_WARP, grid = (int)gridDim.x, block = (int)blockIdx.x;
     bool gate = false;
-    /* Few choices are the last warps' business, beside the rows; many are everybody's, before them. */
-    bool few = d.bucket * r.shape.top_k <= 2 * AFDEP_WARP * grid;
-    if (few ? warp == WARPS - 1 : warp < WARPS - 1) {
-        if (pass_gate(r, exchange, &gate))
-            put_routes(r, d, exchange, few ? block : warp * grid + block, few ? grid : (WARPS - 1) * grid);
-    }
-    bool over = VECTORS > 2 && warp < WARPS - 1 && !pass_gate(r, exchange, &gate);
-    if (VECTORS > 2 && __syncthreads_or(over))
+    uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = wait_answers(r, n); });
+    int pieces = afdep_pieces(&r.shape, AFDEP_PIECE), routes = route_units(r.shape, d.bucket);
+    if (__syncthreads_or(!pass_gate(r, exchange, &gate)))
         return;
-    afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, grid, exchange, [&](int unit, uint32_t **words) {
+    for (int unit = afdep_warp_index(); unit < routes; unit += afdep_warp_count())
+        put_routes(r, d, exchange, unit);
+    afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, (int)gridDim.x, exchange, [&](int unit, uint32_t **words) {
         int token = unit / pieces;
-        return put_piece<VECTORS, (VECTORS < 4 ? VECTORS : 4)>(r, d, exchange, token, unit - token * pieces, elements, &gate, words);
+        return put_piece<VECTORS>(r, d, exchange, token, unit - token * pieces, words);
     });
-    if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
-        return;
-    for (int f = 0; f < r.shape.ffn_ranks; f++)
-        r.counters[f].signals++;
-    publish_bad_route(r, exchange);
-    afdep_finish(r, AFDEP_CUDA_DISPATCH, exchange);
+    finish_dispatch(r, d, exchange);
 }
 
-/* 16-byte words per lane: a small piece, and a large one, of either element. */
-cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_cuda_dispatch_t *d, int grid, cudaStream_t stream)
+cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
+                                       cudaStream_t stream)
 {
-    bool small = afdep_piece_elements(&r->shape, d->bucket) == AFDEP_PIECE_SMALL;
-    if (small)
-        return r->shape.fp8 ? afdep_launch(dispatch_kernel<1>, grid, THREADS, 0, stream, *r, *d)
-                            : afdep_launch(dispatch_kernel<2>, grid, THREADS, 0, stream, *r, *d);
-    return r->shape.fp8 ? afdep_launch(dispatch_kernel<4>, grid, THREADS, 0, stream, *r, *d)
-                        : afdep_launch(dispatch_kernel<8>, grid, THREADS, 0, stream, *r, *d);
+    if (afdep_in_lines(&r->shape, d->bucket))
+        return afdep_launch(dispatch_few_kernel, grid, FEW_THREADS, 0, stream, *r, *d);
+    return r->shape.fp8 ? afdep_launch(dispatch_kernel<AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d)
+                        : afdep_launch(dispatch_kernel<2 * AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads)
 {
     *threads = THREADS;
-    cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<1>, 0) : afdep_load(dispatch_kernel<2>, 0);
-    if (error == cudaSuccess)
-        error = shape->fp8 ? afdep_load(dispatch_kernel<4>, 0) : afdep_load(dispatch_kernel<8>, 0);
-    return error;
+    cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<AFDEP_PIECE / 512>, 0)
+                                   : afdep_load(dispatch_kernel<2 * AFDEP_PIECE / 512>, 0);
+    return error == cudaSuccess ? afdep_load(dispatch_few_kernel, 0) : error;
 }

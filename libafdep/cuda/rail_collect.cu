@@ -52,11 +52,11 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
     __syncwarp(); /* the lanes' acquires before the others' reads */
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
-    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)part * 2u * AFDEP_PIECE_SMALL;
-    uint32_t bytes = min(2u * (uint32_t)AFDEP_PIECE_SMALL, row_bytes - first);
+    uint32_t row_bytes = 2u * (uint32_t)s.hidden, first = (uint32_t)part * 2u * AFDEP_PART;
+    uint32_t bytes = min(2u * (uint32_t)AFDEP_PART, row_bytes - first);
     unsigned char *out = (unsigned char *)call.out + (uint64_t)token * row_bytes + first;
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * AFDEP_PIECE_SMALL; i += 512u) {
+    for (uint32_t i = 0; i < 2 * AFDEP_PART; i += 512u) {
         uint32_t column = i + lane * 16u;
         if (column >= bytes)
             break;
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     __shared__ const unsigned char *rows[WARPS][AFDEP_WARP];
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_COLLECT);
-    int parts = afdep_pieces(&r.c.shape, AFDEP_PIECE_SMALL);
+    int parts = afdep_pieces(&r.c.shape, AFDEP_PART);
     for (int unit = afdep_warp_index(); unit < call.tokens * parts; unit += afdep_warp_count())
         if (!collect_part(r, call, exchange, unit / parts, unit % parts, rows[threadIdx.x / AFDEP_WARP]))
             break;

@@ -138,11 +138,11 @@ static __device__ void sum_parts(const afdep_rail_rank_t &r, const afdep_cuda_re
     if (count == 0)
         return;
     unsigned char *place = partial_place(r, exchange, u);
-    const int columns = 2 * AFDEP_PIECE_SMALL / 512;
+    const int columns = 2 * AFDEP_PART / 512;
     uint32_t row_bytes = 2u * (uint32_t)s.hidden;
 #pragma unroll 1
     for (int p = part; p < end; p++) {
-        uint32_t first = (uint32_t)p * 2u * AFDEP_PIECE_SMALL;
+        uint32_t first = (uint32_t)p * 2u * AFDEP_PART;
         sum_columns<WEIGHTED, columns>(
             count, row_bytes - first, [&](int j) { return terms->row[j] + first; }, [&](int j) { return terms->weight[j]; },
             place + first);
@@ -156,7 +156,7 @@ template <bool WEIGHTED>
 static __device__ void sum_rows(const afdep_rail_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
-    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), tokens = s.attention_ranks * call.bucket;
+    int parts = afdep_pieces(&s, AFDEP_PART), tokens = s.attention_ranks * call.bucket;
     /* A unit of work: a part of a token, or with many tokens all of it, as its terms are looked up once. */
     int shares = tokens < afdep_warp_count() ? parts : 1, each = parts / shares;
     for (int unit = afdep_warp_index(); unit < tokens * shares; unit += afdep_warp_count()) {

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_receive. Every CTA joins the route words of all sources, counts all choices, and gives tokens their rows: inside
- * an expert by source rank, then token. With few tokens every CTA does so for all of them; with many, each for a range of
- * its own, and a position carries the exchange number, so that the warps that place rows wait for nothing else. Units of
- * placing, one warp each: a part of a token's row, taken as soon as its piece's word says that it is there, to all of the
- * token's experts at once.
+ * worker_receive of many tokens. Every CTA joins the route words of all sources, counts all choices, and gives a range of
+ * tokens their rows: inside an expert by source rank, then token. A position carries the exchange number, so that the
+ * warps that place rows wait for nothing else. Units of placing, one warp each: a part of a token's row, taken as soon as
+ * its piece's word says that it is there, to all of the token's experts at once.
  *
  * The counts come before the rows and the counting runs while rows are still arriving. This kernel writes local memory
  * only, but for the answers: the last CTA sends them, when everything of this exchange has been read from the inbox.
  */
-#include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/receive.cuh"
 
-#define THREADS 1024
+#define THREADS 896 /* the most with which nothing spills */
 #define WARPS (THREADS / AFDEP_WARP)
 #define CHUNK_WORDS 4 /* of the bits of the tokens that get their rows at once */
 #define CHUNK (CHUNK_WORDS * 32)
@@ -24,7 +23,7 @@ typedef struct counting {
     int32_t *before;  /* [E/F] choices of the tokens before the chunk */
     uint32_t *chosen; /* [E/F][CHUNK_WORDS] by which tokens of the chunk, one bit each */
     int32_t *served;  /* [A] nonzero: the source chose one of this rank's experts */
-    int32_t *rows;    /* [CHUNK][K] of the chunk's choices: expert of this rank + 1, then row + 1; 0: not this rank's */
+    int32_t *rows;    /* [CHUNK][K] of the chunk's choices: expert of this rank + 1; 0: not this rank's */
 } counting_t;
 
 static __host__ __device__ __forceinline__ size_t shared_bytes(const afdep_shape_t &s)
@@ -51,54 +50,13 @@ static __device__ __forceinline__ void clear_counts(const afdep_shape_t &s, cons
         c.all[i] = 0;
 }
 
-/* ---- Choices ----------------------------------------------------------------------------------------------------- */
-
-/* Expert of this rank that a choice means, or -1. */
-static __device__ __forceinline__ int local_expert(const afdep_shape_t &s, int rank, int id)
-{
-    int local = id - rank * s.experts_per_rank;
-    return id >= 0 && local >= 0 && local < s.experts_per_rank ? local : -1;
-}
-
-/* The route words of a source. */
-static __device__ __forceinline__ const uint64_t *routes_of(const afdep_cuda_rank_t &r, uint64_t exchange, int a)
-{
-    return (const uint64_t *)(r.base + afdep_plane_at(r.own, r.shape, exchange) + r.own.route_words) +
-           afdep_slot(r.shape, a, 0) * (uint32_t)r.shape.top_k;
-}
-
-/* Waits for a route word. A word is all that it covers, so relaxed loads do. */
-static __device__ __forceinline__ bool take_route(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int a, int i,
-                                                  const uint64_t *at, uint64_t *word)
-{
-    afdep_patience_t patience = { 0, 0 };
-    for (;;) {
-        uint64_t seen = *word = afdep_load_relaxed_system64(at);
-        int32_t ahead = (int32_t)(afdep_word_high(seen) - (uint32_t)exchange);
-        if (ahead == 0 && afdep_route_fits(bucket, afdep_word_low(seen)))
-            return true;
-        int peer = r.shape.ffn_ranks + a, token = i / r.shape.top_k, slot = i - token * r.shape.top_k;
-        if (ahead >= 0) {
-            afdep_fail_device(r, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, slot,
-                              (uint64_t)bucket, seen);
-            return false;
-        }
-        if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-            afdep_look(r, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, slot,
-                       afdep_word((uint32_t)exchange, 0), seen))
-            return false;
-    }
-}
-
 /* With many words, few threads wait for the last ones before all look for theirs. */
 static __device__ bool await_routes(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket)
 {
     int last = bucket * r.shape.top_k - 1;
     bool fine = true;
-    for (int a = (int)threadIdx.x; fine && a < r.shape.attention_ranks; a += THREADS) {
-        uint64_t word;
-        fine = take_route(r, exchange, bucket, a, last, routes_of(r, exchange, a) + last, &word);
-    }
+    for (int a = (int)threadIdx.x; fine && a < r.shape.attention_ranks; a += THREADS)
+        fine = await_route(r, exchange, bucket, a, last);
     return __syncthreads_and(fine);
 }
 
@@ -116,10 +74,12 @@ static __device__ bool count_choices(const afdep_cuda_rank_t &r, uint64_t exchan
         const uint64_t *routes = routes_of(r, exchange, a);
 #pragma unroll 4
         for (int i = (int)threadIdx.x; i < bucket * k; i += THREADS) {
-            uint64_t word;
-            if (!take_route(r, exchange, bucket, a, i, routes + i, &word)) {
-                fine = false;
-                break;
+            uint64_t word = afdep_load_relaxed_system64(routes + i);
+            if (!route_is_here(word, exchange, bucket)) {
+                fine = await_route(r, exchange, bucket, a, i);
+                if (!fine)
+                    break;
+                word = afdep_load_relaxed_system64(routes + i);
             }
             int local = local_expert(s, r.rank, afdep_route_id(afdep_word_low(word)));
             int place = a * bucket + i / k - first;
@@ -136,18 +96,6 @@ static __device__ bool count_choices(const afdep_cuda_rank_t &r, uint64_t exchan
         }
     }
     return __syncthreads_and(fine);
-}
-
-/* An expert's padding rows, and its end, in the caller's tensors. */
-static __device__ void write_end(const afdep_cuda_receive_t &call, int e, int end, int aligned_end)
-{
-    if (call.ends)
-        call.ends[e] = end;
-    for (int row = end; call.row_weight && row < aligned_end; row++) {
-        call.row_weight[row] = 0;
-        if (call.row_source)
-            ((int2 *)call.row_source)[row] = make_int2(-1, -1);
-    }
 }
 
 /* Placing after a kernel of its own that counted: the ends are known, the caller's tensors are new. */
@@ -198,9 +146,9 @@ static __device__ void sum_counts(const afdep_cuda_rank_t &r, const afdep_cuda_r
 
 /* ---- Positions --------------------------------------------------------------------------------------------------- */
 
-/* Gives the choices of the chunk their rows: in shared memory, and (`publish`) where other CTAs and the reply look. */
-static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int first, int in_chunk,
-                                      bool publish, const counting_t &c)
+/* Gives the choices of the chunk their rows, where other CTAs and the reply look. */
+static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int first,
+                                      int in_chunk, const counting_t &c)
 {
     const afdep_shape_t &s = r.shape;
     int k = s.top_k;
@@ -216,10 +164,8 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
                 rank += __popc(chosen[w]);
             row = (uint32_t)rank + 1u;
         }
-        c.rows[i] = (int32_t)row;
-        if (publish)
-            afdep_store_relaxed64(&r.positions[(plane + afdep_slot(s, a, token)) * (uint32_t)k + (uint32_t)(i - place * k)],
-                                  afdep_word((uint32_t)exchange, row));
+        afdep_store_relaxed64(&r.positions[(plane + afdep_slot(s, a, token)) * (uint32_t)k + (uint32_t)(i - place * k)],
+                              afdep_word((uint32_t)exchange, row));
     }
     __syncthreads();
 }
@@ -247,19 +193,12 @@ static __device__ void next_chunk(const afdep_cuda_rank_t &r, uint64_t exchange,
     __syncthreads();
 }
 
-/* Few tokens: every CTA knows all positions by itself. */
-static __device__ __forceinline__ bool knows_all(const afdep_cuda_rank_t &r, int bucket)
-{
-    return r.shape.attention_ranks * bucket <= CHUNK;
-}
-
 /* A CTA's own range of token indices. */
 static __device__ __forceinline__ void own_range(const afdep_cuda_rank_t &r, int bucket, int *first, int *last)
 {
     int indices = r.shape.attention_ranks * bucket, each = (indices + (int)gridDim.x - 1) / (int)gridDim.x;
-    bool all = knows_all(r, bucket);
-    *first = all ? 0 : min(each * (int)blockIdx.x, indices);
-    *last = all ? indices : min(*first + each, indices);
+    *first = min(each * (int)blockIdx.x, indices);
+    *last = min(*first + each, indices);
 }
 
 static __device__ bool count(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
@@ -268,7 +207,7 @@ static __device__ bool count(const afdep_cuda_rank_t &r, const afdep_cuda_receiv
     const afdep_shape_t &s = r.shape;
     int first, last;
     own_range(r, call.bucket, &first, &last);
-    if ((!knows_all(r, call.bucket) && !await_routes(r, exchange, call.bucket)) ||
+    if (!await_routes(r, exchange, call.bucket) ||
         !count_choices(r, exchange, call.bucket, first, min(CHUNK, last - first), c))
         return false;
     for (int a = (int)threadIdx.x; blockIdx.x == 0 && a < s.attention_ranks; a += THREADS)
@@ -282,11 +221,10 @@ static __device__ void position(const afdep_cuda_rank_t &r, const afdep_cuda_rec
 {
     int first, last;
     own_range(r, call.bucket, &first, &last);
-    bool publish = !knows_all(r, call.bucket) || blockIdx.x == 0;
     for (int at = first; at < last; at += CHUNK) {
         if (at > first)
             next_chunk(r, exchange, call.bucket, at, min(CHUNK, last - at), c);
-        position_chunk(r, exchange, call.bucket, at, min(CHUNK, last - at), publish, c);
+        position_chunk(r, exchange, call.bucket, at, min(CHUNK, last - at), c);
     }
 }
 
@@ -305,8 +243,8 @@ static __device__ bool take_position(const afdep_cuda_rank_t &r, uint64_t exchan
         uint64_t seen;
         while (afdep_word_high(seen = afdep_load_relaxed64(at)) != (uint32_t)exchange)
             if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-                afdep_look(r, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_POSITION, exchange, s.ffn_ranks + a, token, -1,
-                           exchange, seen)) {
+                afdep_look(r, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_POSITION, exchange, s.ffn_ranks + a, token,
+                           -1, exchange, seen)) {
                 fine = false;
                 break;
             }
@@ -315,37 +253,34 @@ static __device__ bool take_position(const afdep_cuda_rank_t &r, uint64_t exchan
     return __all_sync(AFDEP_FULL, fine);
 }
 
-/* Part `part` (AFDEP_PIECE_SMALL elements) of a token's row; `known`: the lane's row of it, where this CTA knows. */
+/* Part `part` (AFDEP_PART elements) of a token's row. */
 template <int VECTORS>
-static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange, int a,
-                                  int token, int part, int piece, const int32_t *known)
+static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                  int a, int token, int part, int piece)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
     int row = -1;
-    if (!known) {
-        if (!take_position(r, exchange, a, token, &row))
-            return false;
-    } else if ((int)lane < s.top_k) {
-        row = known[lane] - 1;
-    }
+    if (!take_position(r, exchange, a, token, &row))
+        return false;
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
         return true;
     uint64_t plane = afdep_plane_at(r.own, s, exchange), slot = afdep_slot(s, a, token);
     const uint32_t *word = (const uint32_t *)(r.base + plane + r.own.row_words) + slot * r.own.pieces + piece;
-    bool fine = afdep_wait_piece(r, word, exchange, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROW, s.ffn_ranks + a, token, piece);
+    bool fine =
+        afdep_wait_piece(r, word, exchange, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROW, s.ffn_ranks + a, token, piece);
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
-    uint32_t row_bytes = (uint32_t)s.hidden * width, first = (uint32_t)(part * AFDEP_PIECE_SMALL) * width;
-    uint32_t bytes = min((uint32_t)AFDEP_PIECE_SMALL * width, row_bytes - first);
+    uint32_t row_bytes = (uint32_t)s.hidden * width, first = (uint32_t)(part * AFDEP_PART) * width;
+    uint32_t bytes = min((uint32_t)AFDEP_PART * width, row_bytes - first);
     const unsigned char *from = r.base + plane + r.own.rows + slot * r.own.row_stride;
     uint4 v[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++)
         if ((uint32_t)i * 512u + lane * 16u < bytes)
             v[i] = afdep_load16(from + first + i * 512 + lane * 16);
-    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = part * AFDEP_PIECE_SMALL / AFDEP_SCALE_BLOCK;
+    int blocks = s.fp8 ? (int)bytes / AFDEP_SCALE_BLOCK : 0, first_block = part * AFDEP_PART / AFDEP_SCALE_BLOCK;
     float scale = (int)lane < blocks ? ((const float *)(from + r.own.scale_offset))[first_block + (int)lane] : 0;
     float weight = part == 0 && row >= 0 ? ((const float *)(from + r.own.weight_offset))[lane] : 0;
     for (uint32_t left = experts; left; left &= left - 1) {
@@ -356,7 +291,8 @@ static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_r
             if ((uint32_t)i * 512u + lane * 16u < bytes)
                 *(uint4 *)(out + i * 512 + lane * 16) = v[i];
         if ((int)lane < blocks)
-            call.row_scale[(uint64_t)to * (uint32_t)(s.hidden / AFDEP_SCALE_BLOCK) + (uint32_t)first_block + lane] = scale;
+            call.row_scale[(uint64_t)to * (uint32_t)(s.hidden / AFDEP_SCALE_BLOCK) + (uint32_t)first_block + lane] =
+                scale;
     }
     if (part == 0 && row >= 0) {
         call.row_weight[row] = weight;
@@ -367,53 +303,20 @@ static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_r
 }
 
 template <int VECTORS>
-static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
-                             const counting_t &c)
+static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
-    int parts = afdep_pieces(&s, AFDEP_PIECE_SMALL), in_piece = afdep_piece_elements(&s, call.bucket) / AFDEP_PIECE_SMALL;
+    int parts = afdep_pieces(&s, AFDEP_PART), in_piece = AFDEP_PIECE / AFDEP_PART;
     int units = s.attention_ranks * call.bucket * parts;
-    bool known = knows_all(r, call.bucket) && (call.parts & AFDEP_CUDA_RECEIVE_COUNT);
     for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count()) {
         int index = unit / parts, part = unit - index * parts, token = index / s.attention_ranks;
         int a = index - token * s.attention_ranks;
-        if (!place_part<VECTORS>(r, call, exchange, a, token, part, part / in_piece,
-                                 known ? c.rows + (a * call.bucket + token) * s.top_k : NULL))
+        if (!place_part<VECTORS>(r, call, exchange, a, token, part, part / in_piece))
             break;
     }
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
-
-/*
- * What the last CTA does that has counted: by then all have read all route words, so this exchange is this rank's last,
- * and the sources that sent no row may overwrite theirs. The others are answered by the reply: before it they cannot
- * have collected, and without that they do not dispatch again.
- */
-static __device__ void answer_silent(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.shape;
-    uint64_t at = afdep_plane_at(r.peer, s, exchange) + r.peer.answers + 8u * (uint32_t)r.rank;
-    const uint32_t *served = r.served + afdep_plane(s, exchange) * (uint32_t)s.attention_ranks;
-    bool fenced = false;
-    for (int a = 0; a < s.attention_ranks; a++) {
-        if (*(volatile const uint32_t *)&served[a])
-            continue;
-        if (!fenced)
-            afdep_fence_system(); /* all CTAs' reads, gathered by the count of arrivals, before the answers */
-        fenced = true;
-        afdep_signal64((uint64_t *)(afdep_segment(r, s.ffn_ranks + a) + at), afdep_word((uint32_t)exchange, 0));
-        r.counters[s.ffn_ranks + a].signals++;
-    }
-    afdep_finish(r, AFDEP_CUDA_RECEIVE, exchange);
-}
-
-/* A thread that has nothing to place with few tokens; the CTA's barrier is behind it. */
-static __device__ __forceinline__ void arrive(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    if (threadIdx.x == THREADS - AFDEP_WARP && afdep_last_of_grid(r, AFDEP_CUDA_RECEIVE))
-        answer_silent(r, exchange);
-}
 
 template <int VECTORS>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -428,19 +331,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (!count(r, call, exchange, c))
             return;
         position(r, call, exchange, c);
-        if (call.parts & AFDEP_CUDA_RECEIVE_PLACE)
-            arrive(r, exchange);
     } else {
         write_ends(r, call, exchange);
-        arrive(r, exchange);
     }
-    if (call.parts & AFDEP_CUDA_RECEIVE_PLACE)
-        place<VECTORS>(r, call, exchange, c);
+    if (!(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
+        return;
+    if (threadIdx.x == THREADS - AFDEP_WARP)
+        arrive(r, exchange);
+    place<VECTORS>(r, call, exchange);
 }
 
 cudaError_t afdep_cuda_launch_receive(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call, int grid,
                                       cudaStream_t stream)
 {
+    if (afdep_in_lines(&r->shape, call->bucket))
+        return afdep_cuda_launch_receive_few(r, call, grid, stream);
     size_t shared = shared_bytes(r->shape);
     return r->shape.fp8 ? afdep_launch(receive_kernel<1>, grid, THREADS, shared, stream, *r, *call)
                         : afdep_launch(receive_kernel<2>, grid, THREADS, shared, stream, *r, *call);
@@ -449,6 +354,7 @@ cudaError_t afdep_cuda_launch_receive(const afdep_cuda_rank_t *r, const afdep_cu
 cudaError_t afdep_cuda_prepare_receive(const afdep_shape_t *shape, int *threads)
 {
     *threads = THREADS;
-    return shape->fp8 ? afdep_load(receive_kernel<1>, shared_bytes(*shape))
-                      : afdep_load(receive_kernel<2>, shared_bytes(*shape));
+    cudaError_t error = shape->fp8 ? afdep_load(receive_kernel<1>, shared_bytes(*shape))
+                                   : afdep_load(receive_kernel<2>, shared_bytes(*shape));
+    return error == cudaSuccess ? afdep_cuda_prepare_receive_few(shape) : error;
 }

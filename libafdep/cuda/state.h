@@ -89,7 +89,8 @@ typedef struct afdep_cuda_rank {
     int32_t *ends;        /* FFN: [G][E/F] */
     uint32_t *served; /* FFN: [G][A], nonzero: the source sent this rank rows */
     unsigned char *partials; /* FFN: [A * capacity] rows of BF16, where sums stand before they are sent */
-    uint32_t *partial_words; /* FFN: [A * capacity][pieces], the exchange that a part of a partial is of */
+    uint32_t *partial_words; /* FFN: [A * capacity][parts], the exchange that a part of a partial is of */
+    unsigned char *partial_lines; /* FFN: [A * few][lines of a reply], the same of few tokens */
     int32_t trap;         /* debugging: a failure traps */
 } afdep_cuda_rank_t;
 
@@ -140,6 +141,11 @@ cudaError_t afdep_cuda_launch_reply(const afdep_cuda_rank_t *rank, const afdep_c
                                     cudaStream_t stream);
 cudaError_t afdep_cuda_launch_collect(const afdep_cuda_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream);
+
+/* The kernel of a receive whose rows come in lines. */
+cudaError_t afdep_cuda_launch_receive_few(const afdep_cuda_rank_t *rank, const afdep_cuda_receive_t *call, int grid,
+                                          cudaStream_t stream);
+cudaError_t afdep_cuda_prepare_receive_few(const afdep_shape_t *shape);
 
 /* Loads every kernel of the call and says how many threads its largest CTA has. With ranks that are threads a module must
    not be loaded lazily: that waits for kernels which wait for this rank. */

@@ -50,13 +50,6 @@ template <bool WEIGHTED> __device__ __forceinline__ void afdep_sum_add(afdep_sum
         sum.of[i] = WEIGHTED ? __fmaf_rn(weight, row[i], sum.of[i]) : __fadd_rn(sum.of[i], row[i]);
 }
 
-__device__ __forceinline__ uint32_t afdep_pack(float low, float high)
-{
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
 __device__ __forceinline__ uint4 afdep_sum_round(const afdep_sum_t &sum)
 {
     return make_uint4(afdep_pack(sum.of[0], sum.of[1]), afdep_pack(sum.of[2], sum.of[3]), afdep_pack(sum.of[4], sum.of[5]),

@@ -31,6 +31,7 @@ static void ffn_regions(afdep_device_layout_t *l, cursor_t *cursor, const afdep_
     l->route_words = reserve(cursor, a * capacity, k, 8);
     l->row_words = reserve(cursor, a * capacity, l->pieces, 4);
     l->rows = reserve(cursor, a, capacity, l->row_stride);
+    l->row_lines = reserve(cursor, a * (uint64_t)afdep_few_tokens(s), (uint64_t)afdep_row_lines(s), AFDEP_LINE_BYTES);
 }
 
 static void attention_regions(afdep_device_layout_t *l, cursor_t *cursor, const afdep_shape_t *s)
@@ -39,13 +40,18 @@ static void attention_regions(afdep_device_layout_t *l, cursor_t *cursor, const 
     l->answers = reserve(cursor, f, 1, 8);
     l->combine_words = reserve(cursor, f * capacity, l->pieces, 4);
     l->combine_rows = reserve(cursor, f, capacity, 2 * (uint64_t)s->hidden);
+    l->combine_lines = reserve(cursor, f * (uint64_t)afdep_few_tokens(s), (uint64_t)afdep_lines(afdep_reply_vectors(s)),
+                               AFDEP_LINE_BYTES);
 }
 
 int afdep_device_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, int ffn)
 {
     memset(l, 0, sizeof(*l));
     afdep_row_format_t row = afdep_row_format(s);
-    l->pieces = (uint32_t)afdep_pieces(s, AFDEP_PIECE_SMALL);
+    l->pieces = (uint32_t)afdep_pieces(s, AFDEP_PIECE);
+    l->few_tokens = afdep_few_tokens(s);
+    l->row_line_count = afdep_row_lines(s);
+    l->reply_line_count = afdep_lines(afdep_reply_vectors(s));
     l->scale_offset = row.scale_offset;
     l->weight_offset = afdep_align_up32(row.scale_offset + row.scale_bytes, 16);
     l->row_stride = afdep_align_up32(l->weight_offset + 4 * (uint32_t)s->top_k, AFDEP_ROW_ALIGN);

@@ -12,6 +12,13 @@
  * A route word is one choice of one token, and its own proof that it has come: (exchange << 32 | mark of the bucket |
  * id + 1), 0 in place of id + 1 where nothing is chosen. They go to every FFN rank for every token of the bucket, so that a
  * receiver knows all counts before the first row. Rows: [payload][scales, FP8 only][weights K].
+ *
+ * Few tokens travel in lines instead, in both directions, and then a row has no words: a line is 32 words of 16 bytes, each
+ * of which carries 12 bytes of data and, in its last four, the number of its exchange. It is a third more to carry, and
+ * nothing to wait for behind it. Which exchanges do so follows from the bucket, so that all ranks agree and a captured graph
+ * stays with it.
+ *
+ *   FFN rank:        row lines [A][few][lines of a row]     Attention rank:  combine lines [F][few][lines of a reply]
  */
 #ifndef AFDEP_PROTOCOL_DEVICE_H
 #define AFDEP_PROTOCOL_DEVICE_H
@@ -19,32 +26,91 @@
 #include "protocol/row.h"
 #include "protocol/shape.h"
 
-#define AFDEP_PIECE_SMALL 512  /* elements of a piece where few tokens shall keep many warps busy */
-#define AFDEP_PIECE_LARGE 2048 /* and where many tokens do so by themselves */
-#define AFDEP_SMALL_PIECES 512 /* small pieces of a bucket at most; beyond, pieces are large */
+#define AFDEP_PIECE 2048 /* elements of a row that share a readiness word */
+#define AFDEP_PART 512   /* elements that a warp places or sums at once */
+
+/* Lines. 24 vectors of 16 bytes a line: lane l < 24 carries three quarters of vector l, lane 24 + m the last quarters of
+   vectors 3m to 3m + 2. Behind a row's payload stand its tail lines, word i of which carries scale i and weight i. */
+#define AFDEP_LINE_BYTES 512
+#define AFDEP_LINE_VECTORS 24
+#define AFDEP_FEW_BYTES (1 << 19) /* of a bucket's rows of BF16, at most; beyond, a third more to carry costs more */
+#define AFDEP_FEW_INDICES 1024    /* tokens of all sources at most: every CTA of a receive positions them all */
+#define AFDEP_FEW_EXPERTS 512     /* experts of a rank at most, for the same reason */
 
 typedef struct afdep_device_layout {
     uint64_t control_bytes;
     uint64_t plane_bytes;
     uint64_t bytes; /* of the whole segment */
     /* FFN */
-    uint64_t route_words, row_words, rows;
+    uint64_t route_words, row_words, rows, row_lines;
     /* Attention */
-    uint64_t answers, combine_words, combine_rows;
-    uint32_t pieces; /* most of a row: stride of the word arrays */
+    uint64_t answers, combine_words, combine_rows, combine_lines;
+    uint32_t pieces; /* of a row: stride of the word arrays */
+    int32_t few_tokens, row_line_count, reply_line_count; /* afdep_few_tokens(), lines of a row and of a reply */
     uint32_t row_stride, scale_offset, weight_offset;
 } afdep_device_layout_t;
 
-/* Elements of a piece in exchanges of this bucket: the same on all ranks, as the bucket is. */
+/* Pieces (or parts) of that many elements in a row. */
 AFDEP_HD int afdep_pieces(const afdep_shape_t *s, int piece)
 {
     return (s->hidden + piece - 1) / piece;
 }
 
-AFDEP_HD int afdep_piece_elements(const afdep_shape_t *s, int32_t bucket)
+/* The largest bucket that travels in lines; 0: none does. */
+AFDEP_HD int afdep_few_tokens(const afdep_shape_t *s)
 {
-    int64_t small = (int64_t)bucket * afdep_pieces(s, AFDEP_PIECE_SMALL);
-    return small <= AFDEP_SMALL_PIECES ? AFDEP_PIECE_SMALL : AFDEP_PIECE_LARGE;
+    int by_bytes = AFDEP_FEW_BYTES / (2 * s->hidden), by_indices = AFDEP_FEW_INDICES / s->attention_ranks;
+    int few = by_bytes < by_indices ? by_bytes : by_indices;
+    few = few < s->capacity ? few : s->capacity;
+    return s->experts_per_rank <= AFDEP_FEW_EXPERTS ? few : 0;
+}
+
+AFDEP_HD int afdep_in_lines(const afdep_shape_t *s, int32_t bucket)
+{
+    return bucket <= afdep_few_tokens(s);
+}
+
+/* 16-byte vectors of a row's payload and of a reply; lines that they take. */
+AFDEP_HD int afdep_row_vectors(const afdep_shape_t *s)
+{
+    return s->hidden * (s->fp8 ? 1 : 2) / 16;
+}
+
+AFDEP_HD int afdep_reply_vectors(const afdep_shape_t *s)
+{
+    return s->hidden / 8;
+}
+
+AFDEP_HD int afdep_lines(int vectors)
+{
+    return (vectors + AFDEP_LINE_VECTORS - 1) / AFDEP_LINE_VECTORS;
+}
+
+AFDEP_HD int afdep_scales(const afdep_shape_t *s)
+{
+    return s->fp8 ? s->hidden / AFDEP_SCALE_BLOCK : 0;
+}
+
+AFDEP_HD int afdep_tail_words(const afdep_shape_t *s)
+{
+    int scales = afdep_scales(s);
+    return scales > s->top_k ? scales : s->top_k;
+}
+
+AFDEP_HD int afdep_tail_lines(const afdep_shape_t *s)
+{
+    return (afdep_tail_words(s) + 31) / 32;
+}
+
+AFDEP_HD int afdep_row_lines(const afdep_shape_t *s)
+{
+    return afdep_lines(afdep_row_vectors(s)) + afdep_tail_lines(s);
+}
+
+/* Whether a line that carries `vectors` (at most 24) vectors uses a lane's word. */
+AFDEP_HD int afdep_line_uses(int lane, int vectors)
+{
+    return lane < AFDEP_LINE_VECTORS ? lane < vectors : 3 * (lane - AFDEP_LINE_VECTORS) < vectors;
 }
 
 /* Ids have 21 bits with none; the upper 11 of the half mark the bucket, so that ranks that were given different ones find

@@ -101,7 +101,7 @@ typedef struct afdep_config {
     int32_t hidden;             /* H, a multiple of 256 */
     afdep_dtype_t dtype;        /* of dispatched rows; replies are BF16 */
     int32_t capacity;           /* the largest bucket, tokens per source, at least 1 */
-    int32_t num_sms;            /* C = 8 * num_sms channels; 0: 24 */
+    int32_t num_sms;            /* C = 8 * num_sms channels, SMs that communicate; 0: 24 (of 132) */
     int32_t expert_alignment;   /* expert rows start at multiples of it; 0: 1 */
     int32_t in_flight;          /* G: dispatches that may be unmatched at once, 1 .. 4; 0: 1 */
     int32_t timeout_ms;         /* deadline of every wait inside a call; 0: 60000 */
