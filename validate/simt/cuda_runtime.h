@@ -127,13 +127,14 @@ static inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t value)
     return bits;
 }
 
-static inline uint32_t __match_any_sync(uint32_t mask, int value)
+template <typename Value> static inline uint32_t __match_any_sync(uint32_t mask, Value value)
 {
-    const uint64_t *all = afdep_simt_warp((uint32_t)value, mask);
-    uint32_t bits = 0;
+    const uint64_t *all = afdep_simt_values(mask, value);
+    uint64_t own = all[threadIdx.x % 32];
+    uint32_t same = 0;
     for (int lane = 0; lane < 32; lane++)
-        bits |= (uint32_t)((uint32_t)all[lane] == (uint32_t)value) << lane;
-    return bits;
+        same |= (uint32_t)(all[lane] == own) << lane;
+    return same;
 }
 
 static inline int __popc(uint32_t bits)

@@ -45,6 +45,11 @@ cudaError_t afdep_simt_launch(dim3 grid, dim3 block, cudaStream_t stream, std::f
     return enqueue(stream, [=]() { afdep_simt_run(grid, block, body); });
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+    return enqueue(stream, [=]() { function(argument); });
+}
+
 /* Words that peers write and the host side reads are copied whole. */
 static void copy(void *to, const void *from, size_t bytes)
 {
@@ -253,11 +258,6 @@ cudaError_t cudaMemset(void *at, int value, size_t bytes)
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
 {
     return enqueue(stream, [=]() { memset(at, value, bytes); });
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
-{
-    return enqueue(stream, [=]() { function(argument); });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
