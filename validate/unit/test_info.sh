@@ -89,7 +89,9 @@ refuses 2 positional positional
 refuses 2 conf --conf
 refuses 2 preflight --scenario "$srcdir/scenarios/tiny-2f4a-3x2-fp8.json"
 refuses 2 nonexistent.json --preflight --scenario nonexistent.json
-refuses 1 /nonexistent/file.json --json /nonexistent/file.json
+refuses 2 /nonexistent/file.json --json /nonexistent/file.json
+refuses 2 /nonexistent/file.json --preflight --json /nonexistent/file.json
+refuses 2 config --preflight --config
 
 test "$failed" = 0 && echo "passed"
 exit "$failed"
