@@ -233,6 +233,27 @@ static int is_on(const cJSON *object, const char *name)
     return cJSON_IsTrue(field_of(object, name));
 }
 
+/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a toggle
+   that is no boolean is not one that was off. */
+static int is_modelled(const char *name, const cJSON *arm, char *why, size_t why_size)
+{
+    static const char *const said[] = { "stagger", "sparse_dispatch", "sparse_combine", "graph" };
+    const cJSON *protocol = field_of(arm, "protocol");
+    char text[64];
+    if (!cJSON_IsString(protocol))
+        return afdep_why(why, why_size, "%s: arm.protocol: %s is not a string", name,
+                         protocol ? afdep_json_quote(protocol, text, sizeof(text)) : "nothing");
+    if (strcmp(protocol->valuestring, "sparse") != 0 && strcmp(protocol->valuestring, "dense") != 0)
+        return 0;
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        const cJSON *value = field_of(arm, said[i]);
+        if (!cJSON_IsBool(value))
+            return afdep_why(why, why_size, "%s: arm.%s: %s is not true or false", name, said[i],
+                             value ? afdep_json_quote(value, text, sizeof(text)) : "nothing");
+    }
+    return 1;
+}
+
 /* One record becomes a screen of one arm. */
 static int read_record(const char *file, const cJSON *record, int number, afdep_published_screen_t *screen, char *why,
                        size_t why_size)
@@ -242,15 +263,17 @@ static int read_record(const char *file, const cJSON *record, int number, afdep_
     if (afdep_benchmark_check(record, name, why, why_size) != 0 ||
         afdep_scenario_read(field_of(record, "scenario"), name, &screen->scenario, why, why_size) != 0)
         return -1;
-    const cJSON *arm = field_of(record, "arm"), *protocol = field_of(arm, "protocol");
+    const cJSON *arm = field_of(record, "arm");
+    int modelled = is_modelled(name, arm, why, why_size);
+    if (modelled < 0)
+        return -1;
     afdep_published_arm_t *out = &screen->arm[screen->arms++];
     snprintf(screen->id, sizeof(screen->id), "%.96s#%d", screen->scenario.name, number);
-    snprintf(out->name, sizeof(out->name), "%s", afdep_benchmark_arm(record));
+    (void)afdep_why(out->name, sizeof(out->name), "%s", afdep_benchmark_arm(record)); /* on one line of a table */
     out->stagger = is_on(arm, "stagger");
     out->sparse_dispatch = is_on(arm, "sparse_dispatch");
     out->sparse_combine = is_on(arm, "sparse_combine");
-    if (cJSON_IsString(protocol) && strcmp(protocol->valuestring, "sparse") != 0 &&
-        strcmp(protocol->valuestring, "dense") != 0)
+    if (!modelled)
         out->not_modelled = "the protocol of its record is not modelled";
     screen->scenario.graph = is_on(arm, "graph");
     for (int i = 0; i < screen->scenario.token_counts; i++)

@@ -83,6 +83,12 @@ def test_records_compared(folder):
     code, _, err = run(SIM, "--scenario", scenario("tiny-2f4a-3x2-fp8"), *ONCE, "--json", record)
     check("own record", code == 0, err)
     one = predict(folder, "--compare", record, *ONCE)
+    for field, value in {"protocol": 3, "stagger": None, "sparse_combine": "on", "graph": 1}.items():
+        own = read(record)
+        own["arm"][field] = value
+        refused(f"a record's arm.{field}", f"arm.{field}", "--compare", write(own, folder, "r.json"))
+    del own["arm"]["sparse_dispatch"], own["arm"]["graph"]
+    refused("a record without a toggle", "arm.sparse_dispatch", "--compare", write(own, folder, "r.json"))
     check("no error against itself", one["predicted"]["largest_pct"] == 0 and one["predicted"]["cells"] == 4, str(one["predicted"]))
 
 
