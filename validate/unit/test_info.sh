@@ -63,6 +63,8 @@ case $unmet in
 esac
 "$info" --preflight --json >"$folder/preflight.json"
 fits "$folder/preflight.json" "--preflight --json" preflight
+NCCL_GIN_TYPE=$(printf '2\n3') "$info" --preflight >"$folder/text"
+grep -q '^gin-type .*NCCL_GIN_TYPE 2?3' "$folder/text" || fail "--preflight: a variable of two lines is not told in one"
 # A job of another size than the scenario is fatal anywhere.
 env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE SLURM_NTASKS=23 SLURM_NTASKS_PER_NODE=2 "$info" --preflight --scenario "$scenario" >"$folder/text"
 test $? = 1 || fail "--preflight: 23 tasks for 24 ranks passed"
