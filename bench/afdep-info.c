@@ -262,6 +262,11 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
                            "Says what this build of afdep has, and what this machine has that matters to it. --json "
                            "without a FILE writes to standard output.",
                            options);
+    else if (status == 0 && info->config && info->preflight)
+        status = afdep_why(why, why_size, "--config: stands in place of --preflight, not beside it");
+    else if (status == 0 && info->common.json && strcmp(info->common.json, "-") != 0 &&
+             afdep_record_probe(info->common.json, why, why_size) != 0)
+        status = -1; /* before the machine is looked at, and not with the status of requirements that are not met */
     else if (status == 0 && info->scenario && !info->preflight)
         status = afdep_why(why, why_size, "--scenario: only --preflight has a use for it");
     else if (status == 1)

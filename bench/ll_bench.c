@@ -14,6 +14,7 @@
 #include "bench/bench_measure.h"
 #include "bench/bench_print.h"
 #include "bench/ll_bench_output.h"
+#include "low_latency/ll_mode.h"
 #include "validate/ll_exchanger.h"
 
 #define CHECKED 2          /* exchanges before the timed ones, and after them */
@@ -76,6 +77,9 @@ int afdep_bench_ll_check(const afdep_bench_plan_t *plan, char *why, size_t why_s
     afdep_status_t status = afdep_ll_buffer_bytes(&config, plan->ranks, &memory);
     if (status == AFDEP_OK)
         status = afdep_ll_resolve_format(config.profile, &request, &format);
+    /* A profile takes fewer tokens than its buffers may be sized for, which opening one does not say. */
+    for (int i = 0; status == AFDEP_OK && i < plan->scenario.token_counts; i++)
+        status = afdep_ll_check_tokens(config.profile, plan->scenario.tokens[i], config.num_max_dispatch_tokens_per_rank);
     if (status == AFDEP_OK && memory.required <= memory.available)
         return 0;
     if (status == AFDEP_OK)

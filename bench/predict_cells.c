@@ -49,7 +49,7 @@ static double signals_of(const afdep_prediction_t *p)
 static void print_cell(int tokens, const afdep_summary_t *us, const afdep_prediction_t *p)
 {
     afdep_resource_t busiest = afdep_predict_busiest(p);
-    printf("%8d%10.2f%10.2f%10.2f%10.2f%10.2f%12.0f%8.0f%8.3f  %s of rank %d, %.0f%%\n", tokens, us->min, us->median,
+    printf("%8d %9.2f %9.2f %9.2f %9.2f %9.2f %11.0f %7.0f %7.3f  %s of rank %d, %.0f%%\n", tokens, us->min, us->median,
            us->mean, us->p99, p->skew_us, p->counts.bytes, signals_of(p),
            us->median > 0 ? p->counts.bytes / us->median / 1e3 : 0.0, afdep_resource_name(busiest),
            p->load[busiest].rank, 100 * p->load[busiest].share);

@@ -79,6 +79,7 @@ static int read_parameter(const char *file, const cJSON *object, int id, afdep_c
     const afdep_cost_info_t *info = &afdep_cost_table[id];
     const cJSON *value = field_of(object, "value"), *unit = field_of(object, "unit");
     const cJSON *origin = field_of(object, "origin"), *from = field_of(object, "from"), *field;
+    const cJSON *meaning = field_of(object, "meaning");
     char name[96], rule[96];
     snprintf(name, sizeof(name), "parameters.%s", info->name);
     if (!cJSON_IsObject(object))
@@ -112,6 +113,9 @@ static int read_parameter(const char *file, const cJSON *object, int id, afdep_c
     snprintf(name, sizeof(name), "parameters.%s.from", info->name);
     if (!cJSON_IsString(from))
         return refuse(file, name, from, "is not a string", why, why_size);
+    snprintf(name, sizeof(name), "parameters.%s.meaning", info->name);
+    if (meaning && !cJSON_IsString(meaning))
+        return refuse(file, name, meaning, "is not a string", why, why_size);
     cost->from[id] = strdup(from->valuestring);
     return cost->from[id] ? 0 : afdep_why(why, why_size, "%s: no memory", file);
 }

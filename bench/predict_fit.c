@@ -157,6 +157,8 @@ static int search(search_t *s)
 {
     if (evaluate(s, &s->corners[0]) != 0)
         return -1;
+    if (s->cells == 0)
+        return afdep_why(s->why, s->why_size, "the screens to fit on hold no time that the model has a prediction for");
     for (int restart = 0; restart < RESTARTS; restart++) {
         if (spread(s, restart % 2 ? -STEP : STEP) != 0)
             return -1;

@@ -60,6 +60,12 @@ int afdep_queue_take(afdep_queue_t *queue, afdep_event_t *event); /* 0: empty */
 
 /* ---- Links --------------------------------------------------------------------------------------------------- */
 
+/*
+ * 26 days. A cost model may ask for more: links stop at this time and run() refuses the case when an event reaches it.
+ * Two services that bytes alone take, each at most as long, and all latencies still fit on top.
+ */
+#define AFDEP_CLOCK_ENDS ((afdep_ps_t)1 << 61)
+
 typedef struct afdep_link {
     afdep_ps_t idle_at, busy;
 } afdep_link_t;
@@ -68,8 +74,9 @@ typedef struct afdep_link {
 static inline afdep_ps_t afdep_link_use(afdep_link_t *link, afdep_ps_t now, afdep_ps_t service)
 {
     afdep_ps_t from = now > link->idle_at ? now : link->idle_at;
-    link->idle_at = from + service;
-    link->busy += service;
+    from = from < AFDEP_CLOCK_ENDS ? from : AFDEP_CLOCK_ENDS;
+    link->idle_at = from + service < AFDEP_CLOCK_ENDS ? from + service : AFDEP_CLOCK_ENDS;
+    link->busy += link->idle_at - from;
     return from;
 }
 
@@ -159,7 +166,8 @@ typedef struct afdep_predictor {
 
 static inline afdep_ps_t afdep_bytes_ps(double ps_of_a_byte, uint64_t bytes)
 {
-    return (afdep_ps_t)((double)bytes * ps_of_a_byte);
+    double ps = (double)bytes * ps_of_a_byte;
+    return ps < (double)AFDEP_CLOCK_ENDS ? (afdep_ps_t)ps : AFDEP_CLOCK_ENDS;
 }
 
 static inline afdep_predict_source_t *afdep_predict_source(afdep_predictor_t *p, uint32_t rank)

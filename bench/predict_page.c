@@ -8,6 +8,7 @@
 #endif
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,6 +233,18 @@ static int add_pictures(afdep_page_t *page, const afdep_predict_rows_t *rows, co
     return 0;
 }
 
+int afdep_predict_rows_folder(const afdep_predict_plan_t *plan, char *why, size_t why_size)
+{
+    char file[PATH_MAX], what[512];
+    if (!plan->out)
+        return 0;
+    if (mkdir(plan->out, 0777) < 0 && errno != EEXIST)
+        return afdep_why(why, why_size, "--out: %s: cannot be made: %s", plan->out, strerror(errno));
+    if (snprintf(file, sizeof(file), "%s/index.md", plan->out) >= (int)sizeof(file))
+        return afdep_why(why, why_size, "--out: %.64s...: is too long", plan->out);
+    return afdep_record_probe(file, what, sizeof(what)) == 0 ? 0 : afdep_why(why, why_size, "--out: %s", what);
+}
+
 int afdep_predict_rows_page(const afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, const char *title,
                             const char *const *said, int count, char *why, size_t why_size)
 {
@@ -239,8 +252,6 @@ int afdep_predict_rows_page(const afdep_predict_rows_t *rows, const afdep_predic
     int signals = afdep_run_begin();
     if (signals < 0)
         return afdep_why(why, why_size, "cannot begin: %s", strerror(errno));
-    if (mkdir(plan->out, 0777) < 0 && errno != EEXIST)
-        return afdep_why(why, why_size, "--out: %s: cannot be made: %s", plan->out, strerror(errno));
     if (afdep_page_begin(&page, title) < 0)
         return afdep_why(why, why_size, "no memory for the page");
     afdep_page_paragraph(&page, "Emulated: virtual time, cost model %s, native tree %s. Nothing here was measured.",

@@ -25,6 +25,7 @@ typedef struct words {
     int topology[3], topology_given[3], toggles[3], toggles_given[3];
     int dtype, dtype_given, hidden, hidden_given, num_experts, num_experts_given, top_k, top_k_given;
     int num_sms, num_sms_given, capacity, capacity_given, graph, graph_given, tokens_given;
+    int protocol_given, evaluations_given;
     afdep_ints_t tokens;
 } words_t;
 
@@ -49,7 +50,7 @@ static int parse_words(afdep_predict_plan_t *plan, words_t *w, char *why, size_t
         { "cost", AFDEP_OPTION_STRING, &w->cost_file, 0, 0, 0, "FILE",
           "the cost model, afdep-cost/1 (default: H200 with InfiniBand, built in)", 0 },
         { "protocol", AFDEP_OPTION_CHOICE, &plan->protocol, 0, 0, "sparse|dense|m2n", 0,
-          "what is run (default sparse); dense has every toggle off", 0 },
+          "what is run (default sparse); dense has every toggle off", &w->protocol_given },
         TOGGLE_OPTION("stagger", 0),
         TOGGLE_OPTION("sparse-dispatch", 1),
         TOGGLE_OPTION("sparse-combine", 2),
@@ -66,7 +67,7 @@ static int parse_words(afdep_predict_plan_t *plan, words_t *w, char *why, size_t
         FILE_OPTION("hold-out", hold_out, "NAME,...", "screens that the fit does not see, and is judged by"),
         FILE_OPTION("cost-out", cost_out, "FILE", "where --fit writes the fitted model"),
         { "evaluations", AFDEP_OPTION_INT, &plan->evaluations, 1, 1000000, 0, "N",
-          "predictions of all fitted screens that --fit may take (default 600)", 0 },
+          "predictions of all fitted screens that --fit may take (default 600)", &w->evaluations_given },
         FILE_OPTION("plan", plan, "FILE",
                     "answer for a deployment: round trips, busiest resource, ratio of saturation"),
         FILE_OPTION("out", out, "DIR", "where --plan and --sweep write a page with pictures"),
@@ -173,6 +174,49 @@ static int override_scenario(afdep_predict_plan_t *plan, const words_t *w, char 
 
 /* ---- The plan ------------------------------------------------------------------------------------------------ */
 
+/* A mode whose file says what is exchanged has no use for what would change a scenario; a plan still chooses the arm. */
+static int refuse_unused(const afdep_predict_plan_t *plan, const words_t *w, const char *mode, char *why,
+                         size_t why_size)
+{
+    int arm = plan->mode != AFDEP_PREDICT_PLAN;
+    const struct {
+        const char *name;
+        int given;
+    } unused[] = { { "protocol", arm && w->protocol_given },
+                   { "stagger", arm && w->toggles_given[0] },
+                   { "sparse-dispatch", arm && w->toggles_given[1] },
+                   { "sparse-combine", arm && w->toggles_given[2] },
+                   { "dtype", w->dtype_given },
+                   { "hidden", w->hidden_given },
+                   { "tokens", w->tokens_given },
+                   { "num-sms", w->num_sms_given },
+                   { "num-experts", w->num_experts_given },
+                   { "top-k", w->top_k_given },
+                   { "capacity", w->capacity_given },
+                   { "graph", w->graph_given },
+                   { "routing", w->routing != NULL },
+                   { "seed", plan->common.seed_given } };
+    for (size_t i = 0; i < sizeof(unused) / sizeof(unused[0]); i++)
+        if (unused[i].given)
+            return afdep_why(why, why_size, "--%s: --%s has its own from its file", unused[i].name, mode);
+    return 0;
+}
+
+/* Each is written whole: the last to be written would be all that is left. */
+static int refuse_same_file(const afdep_predict_plan_t *plan, char *why, size_t why_size)
+{
+    const struct {
+        const char *name, *file;
+    } files[] = { { "json", plan->common.json }, { "trace", plan->trace_out }, { "cost-out", plan->cost_out } };
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < i; k++)
+            if (files[i].file && files[k].file && strcmp(files[i].file, files[k].file) == 0 &&
+                strncmp(files[i].file, "/dev/", 5) != 0)
+                return afdep_why(why, why_size, "--%s: %s: --%s names the same file", files[i].name, files[i].file,
+                                 files[k].name);
+    return 0;
+}
+
 static int choose_mode(afdep_predict_plan_t *plan, const words_t *w, char *why, size_t why_size)
 {
     const struct {
@@ -193,9 +237,13 @@ static int choose_mode(afdep_predict_plan_t *plan, const words_t *w, char *why, 
     }
     int own =
         plan->mode == AFDEP_PREDICT_COMPARE || plan->mode == AFDEP_PREDICT_FIT || plan->mode == AFDEP_PREDICT_PLAN;
-    if (own && (w->scenario_file || w->topology_given[0]))
+    if (own && (w->scenario_file || w->topology_given[0] || w->topology_given[1] || w->topology_given[2]))
         return afdep_why(why, why_size, "--%s: its file says the scenarios: --scenario or a topology is not wanted",
                          chosen);
+    if (own && refuse_unused(plan, w, chosen, why, why_size) != 0)
+        return -1;
+    if (w->evaluations_given && plan->mode != AFDEP_PREDICT_FIT)
+        return afdep_why(why, why_size, "--evaluations: %d: goes with --fit only", plan->evaluations);
     if (plan->hold_out && plan->mode != AFDEP_PREDICT_FIT)
         return afdep_why(why, why_size, "--hold-out: %s: goes with --fit only", plan->hold_out);
     if (plan->cost_out && plan->mode != AFDEP_PREDICT_FIT)
@@ -223,7 +271,8 @@ static int make_plan(afdep_predict_plan_t *plan, const words_t *w, char *why, si
     int *const toggles[] = { &plan->stagger, &plan->sparse_dispatch, &plan->sparse_combine };
     for (int i = 0; i < 3; i++)
         *toggles[i] = w->toggles_given[i] ? w->toggles[i] : plan->protocol != 1;
-    if (choose_mode(plan, w, why, why_size) != 0 || refuse_unmodelled(plan, why, why_size) != 0)
+    if (choose_mode(plan, w, why, why_size) != 0 || refuse_same_file(plan, why, why_size) != 0 ||
+        refuse_unmodelled(plan, why, why_size) != 0)
         return -1;
     int fit = plan->mode == AFDEP_PREDICT_FIT;
     plan->iterations = plan->iterations ? plan->iterations : fit ? 1 : 3;

@@ -118,28 +118,38 @@ static int read_domains(const reading_t *r, const cJSON *json, deployment_t *d)
     return 0;
 }
 
+static int check_known(const reading_t *r, const cJSON *object, const char *const *known)
+{
+    const cJSON *field;
+    cJSON_ArrayForEach(field, object)
+    {
+        int i = 0;
+        while (known[i] && strcmp(field->string, known[i]) != 0)
+            i++;
+        if (!known[i])
+            return refuse(r, field->string, field, "is not a field of " SCHEMA);
+    }
+    return 0;
+}
+
 static int read_fields(const reading_t *r, const cJSON *json, deployment_t *d)
 {
     static const char *const known[] = { "schema", "name", "model", "dtype", "num_sms", "layers", "ranks_per_domain",
                                          "ffn_domains", "attention_domains", "nics_per_rank", "tokens",
-                                         "tokens_per_second", "communication_share" };
-    const cJSON *model = field_of(json, "model"), *dtype = field_of(json, "dtype"), *name = field_of(json, "name"),
-                *field;
+                                         "tokens_per_second", "communication_share", NULL };
+    static const char *const of_model[] = { "num_experts", "top_k", "hidden", NULL };
+    const cJSON *model = field_of(json, "model"), *dtype = field_of(json, "dtype"), *name = field_of(json, "name");
     const cJSON *schema = field_of(json, "schema");
     if (!cJSON_IsString(schema) || strcmp(schema->valuestring, SCHEMA) != 0)
         return refuse(r, "schema", schema, "is not \"" SCHEMA "\"");
-    cJSON_ArrayForEach(field, json)
-    {
-        int found = 0;
-        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-            found |= strcmp(field->string, known[i]) == 0;
-        if (!found)
-            return refuse(r, field->string, field, "is not a field of " SCHEMA);
-    }
+    if (check_known(r, json, known) != 0)
+        return -1;
     if (!cJSON_IsString(name) || !name->valuestring[0])
         return refuse(r, "name", name, "is not a name");
     if (!cJSON_IsObject(model))
         return refuse(r, "model", model, "is not an object");
+    if (check_known(r, model, of_model) != 0)
+        return -1;
     if (!cJSON_IsString(dtype) || (strcmp(dtype->valuestring, "fp8") != 0 && strcmp(dtype->valuestring, "bf16") != 0))
         return refuse(r, "dtype", dtype, "is neither \"bf16\" nor \"fp8\"");
     d->fp8 = strcmp(dtype->valuestring, "fp8") == 0;
@@ -281,6 +291,8 @@ int afdep_predict_planning(afdep_predict_plan_t *plan, char *why, size_t why_siz
         status = 2;
     if (status == 0)
         plan->scenario = first;
+    if (status == 0 && afdep_predict_rows_folder(plan, why, why_size) != 0)
+        status = 2;
     if (status == 0) {
         afdep_predict_rows_head(plan, d.name);
         status = run(plan, &d, &rows, why, why_size);

@@ -15,6 +15,7 @@
 #include "bench/lib/stats.h"
 #include "bench/lib/why.h"
 
+#define SCHEMA "afdep-published/1"
 #define GAIN 0.03
 
 static const cJSON *field_of(const cJSON *object, const char *name)
@@ -76,11 +77,28 @@ static void resolve_arm(afdep_published_arm_t *arm)
 
 /* ---- Published tables ---------------------------------------------------------------------------------------- */
 
+/* Strict, as all files are that people write: a misspelt field says nothing otherwise. */
+static int check_fields(const char *place, const cJSON *object, const char *const *known, char *why, size_t why_size)
+{
+    const cJSON *field;
+    cJSON_ArrayForEach(field, object)
+    {
+        char text[64];
+        int i = 0;
+        while (known[i] && strcmp(field->string, known[i]) != 0)
+            i++;
+        if (!known[i])
+            return afdep_why(why, why_size, "%s: %.64s: %s is not a field of " SCHEMA, place, field->string,
+                             afdep_json_quote(field, text, sizeof(text)));
+    }
+    return 0;
+}
+
 /* The scenario object that a screen of the tables amounts to. */
 static cJSON *scenario_of(const cJSON *file, const cJSON *screen)
 {
     cJSON *s = cJSON_CreateObject(), *model = cJSON_Duplicate(field_of(file, "model"), 1);
-    int done = s && cJSON_AddStringToObject(s, "schema", "afdep-scenario/1") &&
+    int done = s && model && cJSON_AddStringToObject(s, "schema", "afdep-scenario/1") &&
                cJSON_AddItemToObject(s, "name", cJSON_Duplicate(field_of(screen, "id"), 1)) &&
                cJSON_AddItemToObject(s, "topology", cJSON_Duplicate(field_of(screen, "topology"), 1)) &&
                cJSON_AddItemToObject(model, "hidden", cJSON_Duplicate(field_of(screen, "hidden"), 1));
@@ -97,20 +115,33 @@ static cJSON *scenario_of(const cJSON *file, const cJSON *screen)
     return s;
 }
 
+/* Arms stand in tables and lists: what cannot be told apart there, or moves a terminal's cursor, is no name. */
+static int is_name(const char *text, size_t room)
+{
+    size_t length = strlen(text);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] <= 0x20 || text[i] == 0x7f)
+            return 0;
+    return length > 0 && length < room;
+}
+
 static int read_arm(const char *file, const cJSON *times, const afdep_published_screen_t *screen,
                     afdep_published_arm_t *arm, char *why, size_t why_size)
 {
     int i = 0;
     const cJSON *time;
+    if (!is_name(times->string, sizeof(arm->name)))
+        return afdep_why(why, why_size, "%s: screen %s, arms: \"%.64s\" is not a name of 1 to %zu letters without spaces",
+                         file, screen->id, times->string, sizeof(arm->name) - 1);
     snprintf(arm->name, sizeof(arm->name), "%s", times->string);
     if (!cJSON_IsArray(times) || cJSON_GetArraySize(times) != screen->scenario.token_counts)
         return afdep_why(why, why_size, "%s: screen %s, arm %s: is not a list of %d times", file, screen->id, arm->name,
                          screen->scenario.token_counts);
     cJSON_ArrayForEach(time, times)
     {
-        if (!cJSON_IsNumber(time) || !(time->valuedouble > 0))
-            return afdep_why(why, why_size, "%s: screen %s, arm %s: time %d is not a number above 0", file, screen->id,
-                             arm->name, i + 1);
+        if (!cJSON_IsNumber(time) || !(time->valuedouble > 0) || isinf(time->valuedouble))
+            return afdep_why(why, why_size, "%s: screen %s, arm %s: time %d is not a finite number above 0", file,
+                             screen->id, arm->name, i + 1);
         arm->us[i++] = time->valuedouble;
     }
     resolve_arm(arm);
@@ -120,13 +151,24 @@ static int read_arm(const char *file, const cJSON *times, const afdep_published_
 static int read_screen(const char *file, const cJSON *all, const cJSON *json, afdep_published_screen_t *screen,
                        char *why, size_t why_size)
 {
+    static const char *const known[] = { "id", "topology", "dtype", "hidden", "tokens", "arms", "note", NULL };
     const cJSON *id = field_of(json, "id"), *arms = field_of(json, "arms"), *arm;
+    char place[512];
     if (!cJSON_IsString(id) || !cJSON_IsObject(arms))
         return afdep_why(why, why_size, "%s: screens: one has no id, or no arms", file);
+    if (!is_name(id->valuestring, sizeof(screen->id)))
+        return afdep_why(why, why_size, "%s: screens: \"%.64s\" is not a name of 1 to %zu letters without spaces", file,
+                         id->valuestring, sizeof(screen->id) - 1);
     snprintf(screen->id, sizeof(screen->id), "%s", id->valuestring);
-    cJSON *scenario = scenario_of(all, json);
-    char place[512];
     snprintf(place, sizeof(place), "%s: screen %s", file, screen->id);
+    if (check_fields(place, json, known, why, why_size) != 0)
+        return -1;
+    for (int i = 0; i < 5; i++) /* all that a scenario is made of */
+        if (!field_of(json, known[i]))
+            return afdep_why(why, why_size, "%s: %s: is missing", place, known[i]);
+    if (field_of(json, "note") && !cJSON_IsString(field_of(json, "note")))
+        return afdep_why(why, why_size, "%s: note: is not a string", place);
+    cJSON *scenario = scenario_of(all, json);
     int status = scenario ? afdep_scenario_read(scenario, place, &screen->scenario, why, why_size)
                           : afdep_why(why, why_size, "%s: is no scenario", place);
     cJSON_Delete(scenario);
@@ -140,16 +182,46 @@ static int read_screen(const char *file, const cJSON *all, const cJSON *json, af
     return status;
 }
 
+static int check_head(const char *file, const cJSON *json, char *why, size_t why_size)
+{
+    static const char *const known[] = { "schema", "name",    "unit",    "measure", "model",
+                                         "capacity", "num_sms", "screens", NULL };
+    static const char *const texts[] = { "schema", "name", "unit", "measure" };
+    const cJSON *schema = field_of(json, "schema"), *unit = field_of(json, "unit"), *model = field_of(json, "model");
+    char text[64];
+    if (!cJSON_IsString(schema) || strcmp(schema->valuestring, SCHEMA) != 0)
+        return afdep_why(why, why_size, "%s: schema: %s is not \"" SCHEMA "\"", file,
+                         schema ? afdep_json_quote(schema, text, sizeof(text)) : "nothing");
+    if (check_fields(file, json, known, why, why_size) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (field_of(json, texts[i]) && !cJSON_IsString(field_of(json, texts[i])))
+            return afdep_why(why, why_size, "%s: %s: %s is not a string", file, texts[i],
+                             afdep_json_quote(field_of(json, texts[i]), text, sizeof(text)));
+    if (unit && strcmp(unit->valuestring, "us") != 0)
+        return afdep_why(why, why_size, "%s: unit: \"%.64s\" is not \"us\"", file, unit->valuestring);
+    if (!cJSON_IsObject(model))
+        return afdep_why(why, why_size, "%s: model: %s is not an object", file,
+                         model ? afdep_json_quote(model, text, sizeof(text)) : "nothing");
+    return 0;
+}
+
 static int read_tables(const char *file, const cJSON *json, afdep_published_t *out, char *why, size_t why_size)
 {
     const cJSON *screens = field_of(json, "screens"), *screen;
+    if (check_head(file, json, why, why_size) != 0)
+        return -1;
     out->screens = calloc((size_t)cJSON_GetArraySize(screens) + 1, sizeof(*out->screens));
     if (!out->screens)
         return afdep_why(why, why_size, "%s: no memory", file);
     cJSON_ArrayForEach(screen, screens)
     {
+        afdep_published_screen_t *one = &out->screens[out->count];
         if (read_screen(file, json, screen, &out->screens[out->count++], why, why_size) != 0)
             return -1;
+        /* --hold-out and a cost model's fitted_on tell screens by their names. */
+        if (afdep_published_find(out, one->id, strlen(one->id)) != one)
+            return afdep_why(why, why_size, "%s: screens: %s is given a second time", file, one->id);
     }
     return out->count > 0 ? 0 : afdep_why(why, why_size, "%s: screens: is empty", file);
 }
@@ -161,6 +233,27 @@ static int is_on(const cJSON *object, const char *name)
     return cJSON_IsTrue(field_of(object, name));
 }
 
+/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a toggle
+   that is no boolean is not one that was off. */
+static int is_modelled(const char *name, const cJSON *arm, char *why, size_t why_size)
+{
+    static const char *const said[] = { "stagger", "sparse_dispatch", "sparse_combine", "graph" };
+    const cJSON *protocol = field_of(arm, "protocol");
+    char text[64];
+    if (!cJSON_IsString(protocol))
+        return afdep_why(why, why_size, "%s: arm.protocol: %s is not a string", name,
+                         protocol ? afdep_json_quote(protocol, text, sizeof(text)) : "nothing");
+    if (strcmp(protocol->valuestring, "sparse") != 0 && strcmp(protocol->valuestring, "dense") != 0)
+        return 0;
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        const cJSON *value = field_of(arm, said[i]);
+        if (!cJSON_IsBool(value))
+            return afdep_why(why, why_size, "%s: arm.%s: %s is not true or false", name, said[i],
+                             value ? afdep_json_quote(value, text, sizeof(text)) : "nothing");
+    }
+    return 1;
+}
+
 /* One record becomes a screen of one arm. */
 static int read_record(const char *file, const cJSON *record, int number, afdep_published_screen_t *screen, char *why,
                        size_t why_size)
@@ -170,15 +263,17 @@ static int read_record(const char *file, const cJSON *record, int number, afdep_
     if (afdep_benchmark_check(record, name, why, why_size) != 0 ||
         afdep_scenario_read(field_of(record, "scenario"), name, &screen->scenario, why, why_size) != 0)
         return -1;
-    const cJSON *arm = field_of(record, "arm"), *protocol = field_of(arm, "protocol");
+    const cJSON *arm = field_of(record, "arm");
+    int modelled = is_modelled(name, arm, why, why_size);
+    if (modelled < 0)
+        return -1;
     afdep_published_arm_t *out = &screen->arm[screen->arms++];
     snprintf(screen->id, sizeof(screen->id), "%.96s#%d", screen->scenario.name, number);
-    snprintf(out->name, sizeof(out->name), "%s", afdep_benchmark_arm(record));
+    (void)afdep_why(out->name, sizeof(out->name), "%s", afdep_benchmark_arm(record)); /* on one line of a table */
     out->stagger = is_on(arm, "stagger");
     out->sparse_dispatch = is_on(arm, "sparse_dispatch");
     out->sparse_combine = is_on(arm, "sparse_combine");
-    if (cJSON_IsString(protocol) && strcmp(protocol->valuestring, "sparse") != 0 &&
-        strcmp(protocol->valuestring, "dense") != 0)
+    if (!modelled)
         out->not_modelled = "the protocol of its record is not modelled";
     screen->scenario.graph = is_on(arm, "graph");
     for (int i = 0; i < screen->scenario.token_counts; i++)
@@ -191,8 +286,13 @@ static int read_record(const char *file, const cJSON *record, int number, afdep_
 
 static int read_records(const char *file, const cJSON *json, afdep_published_t *out, char *why, size_t why_size)
 {
-    const cJSON *records = field_of(json, "records"), *record;
+    const cJSON *records = field_of(json, "records"), *record, *schema = field_of(json, "schema");
     int count = records ? cJSON_GetArraySize(records) : 1;
+    if (records && strcmp(schema->valuestring, "afdep-benchmarks/1") != 0)
+        return afdep_why(why, why_size, "%s: schema: \"%.64s\" is not \"afdep-benchmarks/1\"", file,
+                         schema->valuestring);
+    if (records && !cJSON_IsArray(records))
+        return afdep_why(why, why_size, "%s: records: is not a list", file);
     out->screens = calloc((size_t)count + 1, sizeof(*out->screens));
     if (!out->screens)
         return afdep_why(why, why_size, "%s: no memory", file);

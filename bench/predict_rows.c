@@ -77,7 +77,7 @@ void afdep_predict_rows_print(const afdep_predict_row_t *row)
     char budget[32] = "-";
     if (!isnan(row->budget_us))
         snprintf(budget, sizeof(budget), "%.1f", row->budget_us);
-    printf("%8d%5d%6d%9d%8d%8g%12.1f%12s%10.0f%12.0f  %s, %.0f%%%s\n", row->domains, row->ffn_domains,
+    printf("%8d %4d %5d %8d %7d %7g %11.1f %11s %9.0f %11.0f  %s, %.0f%%%s\n", row->domains, row->ffn_domains,
            row->ranks_per_domain, row->channels, row->tokens, row->nics_per_rank, row->us, budget, row->signals,
            row->bytes, afdep_resource_name(row->busiest), 100 * row->load[row->busiest].share,
            row->us > row->budget_us ? ", saturated" : "");

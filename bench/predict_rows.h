@@ -34,6 +34,9 @@ void afdep_predict_rows_print(const afdep_predict_row_t *row);
 int afdep_predict_rows_record(const afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, char *why,
                               size_t why_size);
 
+/* Makes the folder of --out, where one is given, before anything is predicted for it. 0, or -1 with a line. */
+int afdep_predict_rows_folder(const afdep_predict_plan_t *plan, char *why, size_t why_size);
+
 /* A page with the table and pictures in the folder of --out; `said` [count] are paragraphs above the table. 0, or -1
    with a line. */
 int afdep_predict_rows_page(const afdep_predict_rows_t *rows, const afdep_predict_plan_t *plan, const char *title,

@@ -17,7 +17,7 @@
 
 typedef struct axis {
     const char *name;
-    int values[VALUES_MAX], count;
+    int values[VALUES_MAX], count, given;
 } axis_t;
 
 enum {
@@ -58,6 +58,8 @@ static int parse(axis_t *axes, const char *text, char *why, size_t why_size)
             i++;
         if (i == AXES || at[length] != '=')
             return afdep_why(why, why_size, "--sweep: \"%.32s\" is none of domains=, channels=, tokens=", at);
+        if (axes[i].given++)
+            return afdep_why(why, why_size, "--sweep: %s: is given a second time", axes[i].name);
         at = parse_values(&axes[i], at + length + 1, why, why_size);
         if (!at)
             return -1;
@@ -67,8 +69,11 @@ static int parse(axis_t *axes, const char *text, char *why, size_t why_size)
 
 static int check(const axis_t *axes, const afdep_scenario_t *s, char *why, size_t why_size)
 {
-    if (s->ranks_per_domain == afdep_scenario_ranks(s) && axes[DOMAINS].values[0] != 0)
+    if (s->ranks_per_domain == afdep_scenario_ranks(s) && axes[DOMAINS].given)
         return afdep_why(why, why_size, "--sweep: domains: the scenario is one domain");
+    for (int i = 0; axes[DOMAINS].given && i < axes[DOMAINS].count; i++)
+        if (axes[DOMAINS].values[i] == 0)
+            return afdep_why(why, why_size, "--sweep: domains: 0 is no number of Attention domains");
     for (int i = 0; i < axes[CHANNELS].count; i++)
         if (axes[CHANNELS].values[i] < 8 || axes[CHANNELS].values[i] % 8 != 0)
             return afdep_why(why, why_size, "--sweep: channels: %d is not a multiple of 8", axes[CHANNELS].values[i]);
@@ -110,12 +115,13 @@ static int run(const afdep_predict_plan_t *plan, const axis_t *axes, afdep_predi
 int afdep_predict_sweep(const afdep_predict_plan_t *plan, char *why, size_t why_size)
 {
     /* Without an axis the scenario's own values; domains 0: as it is. */
-    axis_t axes[AXES] = { { "domains", { 0 }, 1 },
-                          { "channels", { 8 * plan->scenario.num_sms }, 1 },
-                          { "tokens", { 0 }, plan->scenario.token_counts } };
+    axis_t axes[AXES] = { { "domains", { 0 }, 1, 0 },
+                          { "channels", { 8 * plan->scenario.num_sms }, 1, 0 },
+                          { "tokens", { 0 }, plan->scenario.token_counts, 0 } };
     afdep_predict_rows_t rows = { 0 };
     memcpy(axes[TOKENS].values, plan->scenario.tokens, (size_t)plan->scenario.token_counts * sizeof(int));
-    if (parse(axes, plan->sweep, why, why_size) != 0 || check(axes, &plan->scenario, why, why_size) != 0)
+    if (parse(axes, plan->sweep, why, why_size) != 0 || check(axes, &plan->scenario, why, why_size) != 0 ||
+        afdep_predict_rows_folder(plan, why, why_size) != 0)
         return 2;
     afdep_predict_rows_head(plan, plan->sweep);
     int status = run(plan, axes, &rows, why, why_size);

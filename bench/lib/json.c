@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The strict JSON reader behind scenarios and records. cJSON parses; this file bounds what it is given (size, depth),
- * refuses what cJSON lets pass (control characters as white space, escaped NULs that would cut strings short), and
- * turns offsets into lines and columns.
+ * refuses what cJSON lets pass (control characters as white space, escaped NULs that would cut strings short, a key given
+ * twice, of which readers would see only one), and turns offsets into lines and columns.
  */
 #include "bench/lib/json.h"
 
@@ -97,6 +97,69 @@ static cJSON *parse(const char *file, const afdep_json_text_t *text, char *why, 
     return json;
 }
 
+/* Where a value stands, from the whole file down: for one that is wrong, "faults[0].kind". */
+typedef struct place {
+    const struct place *outer; /* NULL: the file itself */
+    const cJSON *value;
+    int index; /* in a list; -1 in an object */
+} place_t;
+
+static void name_place(const place_t *place, char *text, size_t size)
+{
+    text[0] = 0;
+    if (!place->outer)
+        return;
+    name_place(place->outer, text, size);
+    size_t used = strlen(text);
+    if (place->index < 0)
+        snprintf(text + used, size - used, "%s%.64s", used ? "." : "", place->value->string);
+    else
+        snprintf(text + used, size - used, "[%d]", place->index);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+}
+
+/* Sorted, since a hostile object may hold as many keys as fit into a file. */
+static int check_keys_of(const char *file, const place_t *object, int count, char *why, size_t why_size)
+{
+    const cJSON **keys = malloc((size_t)count * sizeof(*keys)), *key;
+    int known = 0, status = 0;
+    if (!keys)
+        return afdep_why(why, why_size, "%s: no memory to read it", file);
+    cJSON_ArrayForEach(key, object->value)
+        keys[known++] = key;
+    qsort(keys, (size_t)count, sizeof(*keys), by_key);
+    for (int i = 1; status == 0 && i < count; i++) {
+        place_t twice = { object, keys[i], -1 };
+        char name[256], text[64];
+        if (strcmp(keys[i - 1]->string, keys[i]->string) != 0)
+            continue;
+        name_place(&twice, name, sizeof name);
+        status = afdep_why(why, why_size, "%s: %s: %s is given a second time", file, name,
+                           afdep_json_quote(keys[i], text, sizeof text));
+    }
+    free(keys);
+    return status;
+}
+
+/* No deeper than scan() lets pass. */
+static int check_keys(const char *file, const place_t *place, char *why, size_t why_size)
+{
+    place_t inner = { place, NULL, -1 };
+    int count = 0, keyed = cJSON_IsObject(place->value);
+    cJSON_ArrayForEach(inner.value, place->value)
+    {
+        inner.index = keyed ? -1 : count;
+        count++;
+        if (inner.value->child && check_keys(file, &inner, why, why_size) != 0)
+            return -1;
+    }
+    return keyed && count > 1 ? check_keys_of(file, place, count, why, why_size) : 0;
+}
+
 cJSON *afdep_json_read(const char *file, size_t limit, char *why, size_t why_size)
 {
     FILE *stream = fopen(file, "rbe");
@@ -110,6 +173,11 @@ cJSON *afdep_json_read(const char *file, size_t limit, char *why, size_t why_siz
         json = parse(file, &text, why, why_size);
     free(text.bytes);
     fclose(stream);
+    place_t whole = { NULL, json, -1 };
+    if (json && check_keys(file, &whole, why, why_size) != 0) {
+        cJSON_Delete(json);
+        return NULL;
+    }
     return json;
 }
 

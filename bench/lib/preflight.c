@@ -32,6 +32,9 @@ static sentence_t __attribute__((format(printf, 1, 2))) say(const char *format, 
     va_start(arguments, format);
     vsnprintf(s.text, sizeof s.text, format, arguments);
     va_end(arguments);
+    for (char *c = s.text; *c; c++) /* variables are quoted: a requirement is one line all the same */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
     return s;
 }
 

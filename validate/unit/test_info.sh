@@ -63,6 +63,8 @@ case $unmet in
 esac
 "$info" --preflight --json >"$folder/preflight.json"
 fits "$folder/preflight.json" "--preflight --json" preflight
+NCCL_GIN_TYPE=$(printf '2\n3') "$info" --preflight >"$folder/text"
+grep -q '^gin-type .*NCCL_GIN_TYPE 2?3' "$folder/text" || fail "--preflight: a variable of two lines is not told in one"
 # A job of another size than the scenario is fatal anywhere.
 env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE SLURM_NTASKS=23 SLURM_NTASKS_PER_NODE=2 "$info" --preflight --scenario "$scenario" >"$folder/text"
 test $? = 1 || fail "--preflight: 23 tasks for 24 ranks passed"
@@ -89,7 +91,9 @@ refuses 2 positional positional
 refuses 2 conf --conf
 refuses 2 preflight --scenario "$srcdir/scenarios/tiny-2f4a-3x2-fp8.json"
 refuses 2 nonexistent.json --preflight --scenario nonexistent.json
-refuses 1 /nonexistent/file.json --json /nonexistent/file.json
+refuses 2 /nonexistent/file.json --json /nonexistent/file.json
+refuses 2 /nonexistent/file.json --preflight --json /nonexistent/file.json
+refuses 2 config --preflight --config
 
 test "$failed" = 0 && echo "passed"
 exit "$failed"

@@ -118,7 +118,7 @@ static const struct {
     { "\"top_k\": 2", "\"top_k\": 33", "top_k", "33 is not in 1 .. 32" },
     { "\"top_k\": 2", "\"top_k\": 0", "top_k", "0" },
     { "\"top_k\": 2, ", "", "top_k", "missing" },
-    { "\"top_k\": 2", "\"top_k\": 2, \"top_k\": 2", "top_k", "second time" },
+    { "\"top_k\": 2", "\"top_k\": 2, \"top_k\": 2", "model.top_k", "second time" },
     { "\"top_k\": 2", "\"top_k\": 2, \"TOP_K\": 2", "TOP_K", "no known field" },
     { "[1, 3, 16]", "[17]", "tokens", "17 is larger than capacity 16" },
     { "[1, 3, 16]", "[-1]", "tokens", "-1" },
@@ -161,7 +161,7 @@ static const struct {
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"zipf\", \"s\": -1}", "routing", "-1" },
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"hot\", \"expert\": 8}", "routing", "8 is not in 0 .. 7" },
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"\"}", "file", "file name" },
-    { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"a\", \"file\": \"b\"}", "file", "second time" },
+    { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"a\", \"file\": \"b\"}", "routing.file", "second time" },
     { "\"topology\": {", "\"topology\": {\"gpus\": 8, ", "gpus", "8" },
     { "{\"num_experts\": 8, \"top_k\": 2, \"hidden\": 256}", "[]", "model", "[] is not an object" },
 };

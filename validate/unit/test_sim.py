@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """afdep-sim: what it predicts is near what was published, the same each time, and counted as the protocol counts; what it
 writes fits its schemas; what it cannot do it refuses in one line. Run from the build tree."""
+import json
 import os
 import shutil
 import sys
@@ -82,6 +83,12 @@ def test_records_compared(folder):
     code, _, err = run(SIM, "--scenario", scenario("tiny-2f4a-3x2-fp8"), *ONCE, "--json", record)
     check("own record", code == 0, err)
     one = predict(folder, "--compare", record, *ONCE)
+    for field, value in {"protocol": 3, "stagger": None, "sparse_combine": "on", "graph": 1}.items():
+        own = read(record)
+        own["arm"][field] = value
+        refused(f"a record's arm.{field}", f"arm.{field}", "--compare", write(own, folder, "r.json"))
+    del own["arm"]["sparse_dispatch"], own["arm"]["graph"]
+    refused("a record without a toggle", "arm.sparse_dispatch", "--compare", write(own, folder, "r.json"))
     check("no error against itself", one["predicted"]["largest_pct"] == 0 and one["predicted"]["cells"] == 4, str(one["predicted"]))
 
 
@@ -209,8 +216,97 @@ def test_refusals(folder):
     refused("a topology that cannot be", "seen", "--compare", write(table, folder, "t.json"))
 
 
+def text(words, folder, name):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        file.write(words)
+    return os.path.join(folder, name)
+
+
+def test_twice(folder):
+    """A key that an object holds twice is refused wherever it stands: a reader would see only one of the values."""
+    tiny = scenario("tiny-2f4a-3x2-fp8")
+    for name, words, key, arguments in (
+            ("a parameter", json.dumps(read(COST)), "nic_put", ("--scenario", tiny, "--cost")),
+            ("a parameter's value", json.dumps(read(COST)), "value", ("--scenario", tiny, "--cost")),
+            ("an arm", json.dumps(staged(9)), "dense", ("--compare",)),
+            ("a model's field", json.dumps(read(SCENARIOS, "plans", "qwen3-235b-1ffn-8.json")), "top_k", ("--plan",))):
+        twice = words.replace(f'"{key}": ', f'"{key}": 1, "{key}": ', 1)
+        refused(f"{name} twice", "second time", *arguments, text(twice, folder, "twice.json"))
+    table = staged(9)
+    table["screens"][1]["id"] = "seen"
+    refused("a screen twice", "second time", "--compare", write(table, folder, "t.json"))
+    refused("an axis twice", "second time", "--scenario", tiny, "--sweep", "tokens=1 tokens=2")
+    out = os.path.join(folder, "same.json")
+    refused("a file twice", "same file", "--scenario", tiny, "--json", out, "--trace", out)
+
+
+def test_published_strictly(folder):
+    """Tables are read as strictly as all files that people write."""
+    for name, value in {"schema": "afdep-published/9", "unit": "ms", "extra": 1, "name": 3, "model": 5, "capacity": None}.items():
+        refused(f"tables' {name}", name, "--compare", write(dict(staged(9), **{name: value}), folder, "t.json"))
+    for name in ("schema", "model"):
+        table = staged(9)
+        del table[name]
+        refused(f"tables without {name}", name, "--compare", write(table, folder, "t.json"))
+    for name in ("topology", "hidden", "dtype", "tokens"):
+        table = staged(9)
+        del table["screens"][0][name]
+        refused(f"a screen without {name}", f"{name}: is missing", "--compare", write(table, folder, "t.json"))
+    for name, value in {"id": "x y", "note": 3, "extra": 1}.items():
+        table = staged(9)
+        table["screens"][0][name] = value
+        refused(f"a screen's {name}", "x y" if name == "id" else name, "--compare", write(table, folder, "t.json"))
+    for name in ("", "dense\n", "x" * 96):
+        refused(f"an arm {name!r:.16}", "is not a name", "--compare", write(staged(9, (name,)), folder, "t.json"))
+    endless = json.dumps(staged(9)).replace("[9, 9]", "[9, 1e999]", 1)
+    refused("an endless time", "finite", "--compare", text(endless, folder, "t.json"))
+    refused("records of later days", "afdep-benchmarks/9", "--compare",
+            write({"schema": "afdep-benchmarks/9", "records": [{}]}, folder, "t.json"))
+    refused("nothing that is modelled", "no time", "--fit", write(staged(9, ("m2n",)), folder, "t.json"))
+
+
+def test_without_use(folder):
+    """What a mode has no use for is refused, and what cannot be written before anything is predicted."""
+    tiny, plan = scenario("tiny-2f4a-3x2-fp8"), os.path.join(SCENARIOS, "plans", "qwen3-235b-1ffn-8.json")
+    for option, value in {"protocol": "dense", "stagger": "off", "tokens": "1", "hidden": "512", "dtype": "bf16", "graph": "on",
+                          "routing": "hot:1", "seed": "2", "num-sms": "4", "attention-ranks": "4"}.items():
+        word = "topology" if option == "attention-ranks" else f"--{option}"
+        refused(f"{option} beside tables", word, "--compare", PUBLISHED, f"--{option}", value)
+        if option not in ("protocol", "stagger"):
+            refused(f"{option} beside a plan", word, "--plan", plan, f"--{option}", value)
+    refused("evaluations alone", "--evaluations", "--scenario", tiny, "--evaluations", "5")
+    refused("no Attention domains", "domains: 0", "--scenario", tiny, "--sweep", "domains=0")
+    refused("a sweep of one domain, later", "one domain", "--scenario", scenario("7a1f-1x8-bf16-h2048"), "--sweep", "domains=0,2")
+    refused("a page nowhere", "/nowhere", "--scenario", tiny, "--sweep", "tokens=1", "--out", "/nowhere/a/b")
+    refused("a page in a file", "--out", "--plan", plan, "--out", tiny)
+    for name, change in {"meaning": 3}.items():
+        cost = read(COST)
+        cost["parameters"]["nic_put"][name] = change
+        refused(f"cost parameter {name}", f"nic_put.{name}", "--scenario", tiny, "--cost", write(cost, folder, "c.json"))
+    deployment = read(plan)
+    deployment["model"]["extra"] = 1
+    refused("a plan's model", "extra", "--plan", write(deployment, folder, "p.json"))
+
+
+def test_clock(folder):
+    """Virtual time has an end, and says so; before it, columns stay apart."""
+    cost = read(COST)
+    for one in cost["parameters"].values():
+        one["value"] = {"ns": 1e9, "GB/s": 1e-3}.get(one["unit"], one["value"])
+    slow = write(cost, folder, "slow.json")
+    code, said, err = run(SIM, "--scenario", scenario("tiny-2f4a-3x2-fp8"), "--cost", slow, *ONCE)
+    rows = [line.split() for line in said.splitlines() if not line.startswith("#")]
+    check("slow, and in columns", code == 0 and rows and all(float(v) >= 0 for row in rows for v in row[:9]), said + err)
+    # One domain: the rows' bytes; several: a NIC that idle signals queue at.
+    refused("bytes beyond the clock", "26 days", "--ffn-ranks", "1", "--attention-ranks", "3", "--tokens", "100000", "--hidden", "1048576",
+            "--num-sms", "1", "--iterations", "12", "--cost", slow)
+    refused("signals beyond the clock", "26 days", "--ffn-ranks", "1", "--attention-ranks", "31", "--ranks-per-domain", "1", "--num-sms",
+            "1024", "--tokens", "1", "--protocol", "dense", "--iterations", "12", "--cost", slow)
+
+
 def main():
-    for test in (test_record, test_published, test_records_compared, test_fit, test_trace, test_tables, test_refusals):
+    for test in (test_record, test_published, test_records_compared, test_fit, test_trace, test_tables, test_refusals,
+                 test_twice, test_published_strictly, test_without_use, test_clock):
         folder = tempfile.mkdtemp()
         try:
             test(folder)
