@@ -42,8 +42,10 @@ static int resolve(afdep_predictor_t *p)
     if (!settings)
         return afdep_why(p->why, p->why_size, "no memory");
     afdep_status_t status = afdep_settings_resolve(&config, afdep_scenario_ranks(c->scenario), settings);
-    p->shape = settings->shape;
-    p->extent_bytes = settings->layout.extent_stride * 4;
+    if (status == AFDEP_OK) {
+        p->shape = settings->shape;
+        p->extent_bytes = settings->layout.extent_stride * 4;
+    }
     free(settings);
     if (status != AFDEP_OK)
         return afdep_why(p->why, p->why_size, "%s", afdep_last_error());
