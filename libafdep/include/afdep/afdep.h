@@ -18,7 +18,11 @@
  * deadline.
  *
  * Threads: a buffer is used by one thread at a time. Host backend: calls return when their part is done; pointers
- * handed in may be reused once the call returns, `stream` is NULL. Nothing is allocated between opening and closing.
+ * handed in may be reused once the call returns, `stream` is NULL. CUDA backend: a role call puts a kernel on `stream`
+ * and returns; tensors are device memory, and stay as they are until the stream has passed the call. Role calls may be
+ * captured into graphs, but for a receive with read_host_counts, which waits for the GPU; opening and closing may not.
+ * What a kernel finds out is told by afdep_buffer_error() and by the next call. Nothing is allocated between opening
+ * and closing.
  * `rows` and `out` tensors are 16-byte aligned. Segments are backed as they are first touched.
  * Nothing prints, exits or aborts; errno is preserved.
  */
@@ -110,7 +114,8 @@ typedef struct afdep_config {
     afdep_toggle_t sparse_combine;  /* combine signals only on channels replied on, and a done witness; default on */
     uint32_t flags;             /* AFDEP_FLAG_... */
     const char *backend;        /* "host" or "cuda"; NULL: "host" */
-    const char *fabric;         /* "shm", "mpi", ...; NULL: the group's own fabric, else "shm" */
+    const char *fabric;         /* host: "shm", "mpi"; NULL: the group's own fabric, else "shm". cuda: "peer", "nccl";
+                                   NULL: "peer" */
     afdep_toggle_t fp8_combine; /* across domains of one role: each FFN domain's sum of a token leaves as e4m3 with a
                                    power-of-two scale per 128 elements; lossy; default off, elsewhere always off */
     int32_t fp8_combine_min_bucket; /* exchanges of smaller buckets keep BF16 replies; 0 or less: none do */
@@ -165,7 +170,7 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_close(afdep_buffer_t *buffer);
 
 /*
  * Local. The async error query: OK on a healthy buffer, or the status that poisoned it (its sentence becomes
- * afdep_last_error()). Never waits.
+ * afdep_last_error()). CUDA: ROUTE on a healthy buffer whose last invalid choice no call has told of yet. Never waits.
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_error(afdep_buffer_t *buffer);
 
@@ -205,8 +210,9 @@ typedef struct afdep_buffer_info {
     int32_t source_view;          /* 1 when collect can return a view */
     uint32_t flags;
     afdep_dtype_t dtype;
-    const char *protocol;         /* "direct" (one domain), "directional" (domains of one role), "union" or "mixed" (domains of
-                                     both), "symmetric" or "symmetric-hybrid" (ffn_ranks 0; one domain, several) */
+    const char *protocol;         /* "direct" (one domain), "directional" (domains of one role), "union" or "mixed"
+                                     (domains of both), "symmetric" or "symmetric-hybrid" (ffn_ranks 0; one domain,
+                                     several) */
     const char *backend, *fabric;
     uint64_t segment_bytes, private_bytes; /* of this rank */
     uint64_t exchanges;           /* exchanges this rank has started */
@@ -252,8 +258,8 @@ typedef struct afdep_load {
 
 /*
  * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread
- * is in a role call, which does not wait for it: what is read is as some exchange left it, never a part of one. Errors:
- * ARGUMENT, UNSUPPORTED (a backend that keeps none).
+ * is in a role call, which does not wait for it (but not during afdep_buffer_readmit()): what is read is as some
+ * exchange left it, never a part of one. Errors: ARGUMENT, UNSUPPORTED (a backend that keeps none).
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load);
 
@@ -283,8 +289,9 @@ typedef struct afdep_dispatch {
  * exchange `in_flight` ago; where domains hold both roles it also forwards what the ranks of its rail in the other
  * domains send, and so waits for their dispatch. At most `in_flight` dispatches may be without their collect. Returns
  * ROUTE when an id was invalid or repeated: the exchange is under way all the same, with that id as -1, and is
- * collected as usual; afdep_last_error() names token and slot. Errors that change nothing: ARGUMENT, ROLE, ORDER,
- * UNSUPPORTED (cached or send_only on a backend without them). Fatal: TIMEOUT, PEER, PROTOCOL, TRANSPORT, POISONED.
+ * collected as usual; afdep_last_error() names token and slot (CUDA: of an exchange before this one). Errors that
+ * change nothing: ARGUMENT, ROLE, ORDER, UNSUPPORTED (cached or send_only on a backend without them). Fatal: TIMEOUT,
+ * PEER, PROTOCOL, TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
                                                   afdep_stream_t stream);
@@ -334,7 +341,8 @@ typedef struct afdep_receive {
     float *row_scale;         /* [R, H/128], FP8 only */
     float *row_weight;        /* [R] */
     int32_t *row_source;      /* [R, 2]: source rank and token, -1 and -1 in padding; may be NULL */
-    int32_t *ends;            /* [E/F] (symmetric: E over the ranks): expert e holds rows [align_up(ends[e-1], expert_alignment), ends[e]) */
+    int32_t *ends;            /* [E/F] (symmetric: E over the ranks): expert e holds rows
+                                 [align_up(ends[e-1], expert_alignment), ends[e]) */
     int64_t rows_capacity;
     int32_t *host_counts;     /* [E/F], with read_host_counts: aligned per-expert counts; may be NULL */
     /* With read_host_counts, called with the number of rows R once it is known, to set the five tensor fields and
@@ -344,7 +352,8 @@ typedef struct afdep_receive {
     afdep_status_t (*allocate)(void *context, int64_t rows, struct afdep_receive *receive);
     void *allocate_context;
     /* out */
-    int64_t row_count;        /* R: the sum of the aligned per-expert counts, so padding is included */
+    int64_t row_count;        /* R: the sum of the aligned per-expert counts, so padding is included. CUDA without
+                                 read_host_counts: the bound, receive_rows of this bucket; `ends` says what came */
     afdep_receipt_t receipt;
     int32_t cached;           /* in: 1 where every source dispatches with `cached`: rows, ends and counts stand as in
                                  the exchange `in_flight` before, uncounted; another routing is PROTOCOL */
@@ -357,8 +366,9 @@ typedef struct afdep_receive {
  * FFN rank. Receives the rows of the next exchange: expert-major, inside an expert by source rank, then token. On an
  * FFN rank of several domains it forwards rows to the other ranks of its domain too, so every FFN rank must call it
  * for every exchange. Padding rows are unspecified but for row_weight, which is +0 there.
- * Errors that change nothing: ARGUMENT, ROLE, ORDER. CAPACITY: row_count says how many rows have come; call again with
- * room for them. Fatal: TIMEOUT, PEER, PROTOCOL (also where the ranks were given different buckets), POISONED.
+ * Errors that change nothing: ARGUMENT, ROLE, ORDER, UNSUPPORTED (cached on a backend without it). CAPACITY: row_count
+ * says how many rows have come; call again with room for them. Fatal: TIMEOUT, PEER, PROTOCOL (also where the ranks
+ * were given different buckets), TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *receive,
                                                  afdep_stream_t stream);
