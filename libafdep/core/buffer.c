@@ -50,7 +50,7 @@ static const afdep_device_provider_t *const device_fabrics[] = {
 #endif
 };
 
-/* As find_fabric(): the group's own of a device fabric's name may be it with something around it. */
+/* As afdep_find_fabric(): the group's own of a device fabric's name may be it with something around it. */
 static afdep_status_t find_device_fabric(const afdep_group_t *group, const char *name,
                                          const afdep_fabric_provider_t **fabric)
 {

@@ -7,7 +7,7 @@
  * - A lane is (sender, target, lane number). A signal becomes visible after every put and signal issued before it on
  *   its lane. Between lanes nothing is ordered.
  * - A signalled word is seen whole: old or new.
- * - Once afdep_fabric_flush() has returned, the sources of earlier puts may be reused, and everything issued is on its
+ * - Once flush has returned OK, the sources of earlier puts may be reused, and everything issued is on its
  *   way without further calls.
  * - Nothing blocks. Back-pressure shows as AFDEP_AGAIN, and the caller's step is tried again after progress.
  *

@@ -7,14 +7,11 @@
  * every FFN rank, and a token's sum has only rows of its own source in it. So each FFN rank may mask at a moment of its
  * own.
  * - What it has taken of the exchange under way was published by a word that followed the row, so it is whole; it goes
- *   its
- *   way through the domain, counted as any row, and only the last step, to the source, is left out.
+ *   its way through the domain, counted as any row, and only the last step, to the source, is left out.
  * - A source that was only late may go on writing. Of the exchange in which it is masked it can write what was not
- *   taken,
- *   and it cannot write into a later one on the plane: that needs the witness of this one, which it is not sent.
+ *   taken, and it cannot write into a later one on the plane: that needs the witness of this one, which it is not sent.
  * - A rank that does not know yet waits for that source at its own deadline, so masks travel: whoever masks tells all
- *   ranks
- *   in a word per victim (any writer writes the same 1). The victim finds its own word and gives up.
+ *   ranks in a word per victim (any writer writes the same 1). The victim finds its own word and gives up.
  *
  * Where none of several sources has come, nobody is masked: the fault is elsewhere, and the ordinary errors say so.
  *

@@ -46,12 +46,6 @@ typedef struct afdep_outbox {
 /* NULL without memory; freed by free(). */
 afdep_outbox_t *afdep_outbox_new(MPI_Win window, int peer, int lanes);
 
-/* Nonzero when something waits for a flush. */
-static inline int afdep_outbox_pending(const afdep_outbox_t *box)
-{
-    return box->puts > 0 || box->count > 0;
-}
-
 /* All return OK or SYSTEM with MPI's text. */
 afdep_status_t afdep_outbox_put(afdep_outbox_t *box, uint64_t offset, const void *src, size_t bytes);
 afdep_status_t afdep_outbox_signal(afdep_outbox_t *box, int lane, uint64_t offset, uint64_t value);

@@ -10,8 +10,7 @@
  * - what is at most 2^-10 of the scale becomes zero, with its sign;
  * - a NaN stays where it is, as the code 0x7F, and does not enter A;
  * - with an infinity in the group the scale is the largest, 2^127: infinities are the code 448, which decodes to
- *   infinity,
- *   and finite elements up to 2^117 become zero;
+ *   infinity, and finite elements up to 2^117 become zero;
  * - a finite element never decodes to infinity: next to the range limit it takes the largest code that does not.
  *
  * Every decoded value is a BF16 value.

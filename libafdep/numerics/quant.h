@@ -10,11 +10,9 @@
  *        2^(floor(log2(amax)) - 8) (e4m3) or - 2 (e2m1), at least 2^-127; so amax may exceed the largest code, which
  *        saturates.
  * Codes  element / scale as one FP32 division (with e8m0: an exact multiplication), then to the code by round to
- * nearest
- *        even, saturating. A zero keeps its sign where the code has one.
+ *        nearest even, saturating. A zero keeps its sign where the code has one.
  * NaN    is never lost: an e4m3 element becomes 0x7F and leaves its block alone; where elements have no NaN (INT8,
- * e2m1)
- *        the block's scale becomes NaN (FP32: 0x7FFFFFFF, e8m0: 0xFF), and the element's code is 0.
+ *        e2m1) the block's scale becomes NaN (FP32: 0x7FFFFFFF, e8m0: 0xFF), and the element's code is 0.
  */
 #ifndef AFDEP_NUMERICS_QUANT_H
 #define AFDEP_NUMERICS_QUANT_H

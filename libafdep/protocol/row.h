@@ -2,9 +2,10 @@
 /*
  * What a row looks like on the wire and in an inbox.
  *
- * Dispatch row: [payload H][scales H/128, FP8 only][tag][ids K][weights K], one contiguous put. Reply row:    [BF16
- * H][tag], written by a rank to its rail rank (a partial) or to the source (the domain's sum). Packed reply: [e4m3
- * H][scale exponents H/128][tag], a domain's sum where FP8 combine is on; it fits a reply row's slot.
+ * Dispatch row: [payload H][scales H/128, FP8 only][tag][ids K][weights K], one contiguous put.
+ * Reply row:    [BF16 H][tag], written by a rank to its rail rank (a partial) or to the source (the domain's sum).
+ * Packed reply: [e4m3 H][scale exponents H/128][tag], a domain's sum where FP8 combine is on; it fits a reply row's
+ *               slot.
  *
  * The tag says which exchange and token a slot holds, so that a put that was lost, or came late, is a named error and
  * never a wrong value.
