@@ -6,6 +6,7 @@
 
 #include "bench/bench_path.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,10 +58,13 @@ static afdep_status_t cuda_open(afdep_world_t *world, const afdep_bench_plan_t *
     p->graph = plan->scenario.graph;
     p->staged = afdep_staged_create(&plan->scenario, world->rank, bucket, open_why, sizeof(open_why));
     int lost = !p->staged, *all = calloc((size_t)world->size, sizeof(int));
-    if (all)
-        afdep_world_allgather(world, &lost, all, sizeof(lost));
+    if (!all) { /* the others wait for this rank's word */
+        fprintf(stderr, "afdep-bench: no memory to open the CUDA path\n");
+        afdep_world_abort(world, 1);
+    }
+    afdep_world_allgather(world, &lost, all, sizeof(lost));
     for (int r = 0; r < world->size; r++)
-        lost |= !all || all[r];
+        lost |= all[r];
     free(all);
     *path = (afdep_bench_path_t *)p;
     if (!lost)

@@ -282,6 +282,15 @@ static int compare(const char *a, const char *b, int parts)
     return 0;
 }
 
+/* The rule by which the library opens NCCL (libafdep/cuda/nccl.c), said here again since a build without NCCL has none of it:
+   the device interface's structs are compiled in, and from 2.29 on they say which version they are of. */
+static int nccl_fits(const char *header, const char *runtime)
+{
+    if (compare(header, "2.29", 2) < 0)
+        return compare(header, runtime, 3) == 0;
+    return compare(header, runtime, 1) == 0 && compare(header, runtime, 3) <= 0;
+}
+
 static void judge_nccl(judging_t *j)
 {
     static const char least[] = "2.28.9";
@@ -295,10 +304,9 @@ static void judge_nccl(judging_t *j)
         f->built_nccl ? say("%s", f->header) : say("configured without NCCL"));
     add(j, "nccl-runtime", 1, f->runtime[0] && compare(f->runtime, least, 3) >= 0 ? MET : NOT_MET,
         say("libnccl.so.2 of %s or newer", least), f->runtime[0] ? say("%s", f->runtime) : say("%s", f->runtime_why));
-    /* The device interface is compiled in: its structs are those of the header's release. */
-    int match = f->built_nccl && f->runtime[0] && compare(f->header, f->runtime, 2) == 0;
+    int match = f->built_nccl && f->runtime[0] && nccl_fits(f->header, f->runtime);
     add(j, "nccl-match", 1, match ? MET : NOT_MET,
-        say("header and library of one release"), say("header %s, library %s", f->header[0] ? f->header : "none",
+        say("a library that takes the header's version: the same, from 2.29 on the same or newer"), say("header %s, library %s", f->header[0] ? f->header : "none",
                                                       f->runtime[0] ? f->runtime : "none"));
     add(j, "gin", 1, strcmp(f->gin_enable, "0") == 0 || strcmp(f->ib_disable, "1") == 0 || loopback ? NOT_MET : MET,
         say("GPU-initiated networking over the NICs"),

@@ -326,8 +326,9 @@ static void test_good(void **state)
     afdep_preflight_facts_t f = good_facts();
     assert_string_equal(unmet(&f, &s), "");
     assert_string_equal(unmet(&f, NULL), "");
-    /* Newer libraries of the same release, DMA-BUF in place of the module. */
-    snprintf(f.runtime, sizeof f.runtime, "2.28.12");
+    /* A header from 2.29 on under a newer library, DMA-BUF in place of the module. */
+    snprintf(f.header, sizeof f.header, "2.29.2");
+    snprintf(f.runtime, sizeof f.runtime, "2.30.7");
     f.peermem = 0;
     f.dmabuf = 1;
     assert_string_equal(unmet(&f, &s), "");
@@ -368,9 +369,12 @@ static void test_taken_away(void **state)
         "shared-memory",                           /* 25 */
         "nics-per-gpu nic-near-gpu",               /* 26: a NIC that cannot be opened */
         "world!",                                  /* 27: 25 tasks */
+        "nccl-match!",                             /* 28: before 2.29, another patch level */
+        "nccl-match!",                             /* 29: a library older than the header */
+        "nccl-match!",                             /* 30: of another major version */
     };
     afdep_scenario_t s = scenario_of(2, 22, 2);
-    for (int what = 0; what < 28; what++) {
+    for (int what = 0; what < 31; what++) {
         plant(two_switches);
         good_machine();
         char file[128];
@@ -405,6 +409,9 @@ static void test_taken_away(void **state)
         case 7: snprintf(f.header, sizeof f.header, "2.27.9"); break;
         case 8: snprintf(f.runtime, sizeof f.runtime, "2.27.3"); break;
         case 9: snprintf(f.runtime, sizeof f.runtime, "2.30.7"); break;
+        case 28: snprintf(f.runtime, sizeof f.runtime, "2.28.12"); break;
+        case 29: snprintf(f.header, sizeof f.header, "2.30.4"), snprintf(f.runtime, sizeof f.runtime, "2.30.3"); break;
+        case 30: snprintf(f.header, sizeof f.header, "2.30.4"), snprintf(f.runtime, sizeof f.runtime, "3.0.0"); break;
         case 10: f.runtime[0] = 0, snprintf(f.runtime_why, sizeof f.runtime_why, "no such file"); break;
         case 11: snprintf(f.gin_enable, sizeof f.gin_enable, "0"); break;
         case 12: snprintf(f.ib_disable, sizeof f.ib_disable, "1"); break;
