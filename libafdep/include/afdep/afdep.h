@@ -210,6 +210,7 @@ typedef struct afdep_buffer_info {
     int32_t source_view;          /* 1 when collect can return a view */
     uint32_t flags;
     afdep_dtype_t dtype;
+    uint32_t reserved;            /* 0; stands where padding would */
     const char *protocol;         /* "direct" (one domain), "directional" (domains of one role), "union" or "mixed"
                                      (domains of both), "symmetric" or "symmetric-hybrid" (ffn_ranks 0; one domain,
                                      several) */
