@@ -619,6 +619,8 @@ static int process_rank(stage_t *stage, int rank, int ranks, int victim, int die
     if (rank == victim && dies_connecting)
         raise(SIGKILL);
     snprintf(want, sizeof(want), "rank %d", victim);
+    if (dies_connecting && rank == ranks - 1)
+        sleep_ms(200); /* comes when the other has given up, and its inbox has no name any more */
     status = afdep_gin_connect(listener, pointers, ranks, rank, 20000, afdep_gin_memory_open_host, &link);
     afdep_gin_stop_listening(listener);
     if (dies_connecting)

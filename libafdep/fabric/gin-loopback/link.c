@@ -225,6 +225,9 @@ static afdep_status_t attach_peer(afdep_gin_link_t *link, const afdep_gin_handle
 
     if (p != link->rank) {
         status = afdep_shm_object_attach(&handle->inbox, AFDEP_GIN_OBJECT_BYTES, p, &peer->fd);
+        /* A rank that gives up takes its inbox's name along, and one that died loses it to whoever sweeps. */
+        if (status == AFDEP_ERR_SYSTEM && errno == ENOENT)
+            status = afdep_fail(AFDEP_ERR_PEER, "rank %d died or gave up before its inbox was found", p);
         if (status == AFDEP_OK) {
             peer->process = afdep_process_seen(handle->process);
             status = await_ready(link, p, deadline);
