@@ -82,7 +82,7 @@ typedef struct afdep_rail_rank {
     uint64_t *combine_tails; /* [G][M][C]: as they will be when the exchange under way is answered */
     uint64_t *count_words;   /* [G][M]: as last written */
     uint32_t *targets;       /* [G][capacity]: FFN domains of a token, one bit each */
-    unsigned char *staging;  /* [G][capacity] rows, where the rail maps no peer */
+    unsigned char *staging;  /* [G][capacity] rows, where the rail maps no peer: NULL, since the peer rail does */
 
     /* FFN. Channels first, so that the lanes of a channel's warp, which are its sources, read what lies side by side. */
     uint64_t *finish_shadow;      /* [G][C][S] */
@@ -94,7 +94,7 @@ typedef struct afdep_rail_rank {
     uint32_t *forwarded, *arrived; /* [G][D]: rows to, and from, each rail */
     uint64_t *joined, *summed;     /* exchange: this rank has forwarded, has summed, all its rows */
     unsigned char *own_partials;   /* [capacity][S] rows of BF16: sums for this rank's own rail */
-    unsigned char *reply_staging;  /* [S][capacity] reply rows, where the rail maps no peer */
+    unsigned char *reply_staging;  /* [S][capacity] reply rows, the same */
     uint64_t *counts;              /* [CTAs][E/F + D]: exchange << 32 | choices, and rows, that a CTA counted */
 } afdep_rail_rank_t;
 
