@@ -120,8 +120,6 @@ static int read_object(reading_t *r, const cJSON *object, const field_t *fields)
             at++;
         if (!fields[at].name)
             return refuse(&inner, value, "belongs to no known field");
-        if (seen & 1u << at)
-            return refuse(&inner, value, "is given a second time");
         seen |= 1u << at;
         if (fields[at].read(&inner, value) < 0)
             return -1;

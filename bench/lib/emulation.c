@@ -64,8 +64,8 @@ static int check_document(const char *file, const cJSON *json, char *why, size_t
         int place = place_of(value->string);
         if (place < 0)
             return refuse(file, value->string, value, "belongs to no known field", why, why_size);
-        if (place < (int)FIELDS && seen[place]++)
-            return refuse(file, value->string, value, "is given a second time", why, why_size);
+        if (place < (int)FIELDS)
+            seen[place] = 1;
         if (check_value(file, value, place, why, why_size) != 0)
             return -1;
     }

@@ -73,8 +73,6 @@ static int read_object(reading_t *r, const char *name, const cJSON *object, cons
             entry++;
         if (!entry->name)
             return refuse(r, value->string, value, "belongs to no known field");
-        if (seen & 1u << (entry - entries))
-            return refuse(r, entry->name, value, "is given a second time");
         seen |= 1u << (entry - entries);
         if (entry->read(r, entry->name, value) < 0)
             return -1;

@@ -191,8 +191,6 @@ static int read_object(const afdep_reading_t *r, const cJSON *object, const afde
         inner.name = field ? field->name : value->string;
         if (!field)
             return refuse(&inner, value, "belongs to no known field");
-        if (seen & 1u << (field - fields))
-            return refuse(&inner, value, "is given a second time");
         seen |= 1u << (field - fields);
         if (field->read(&inner, value) < 0)
             return -1;
