@@ -83,9 +83,9 @@ typedef enum afdep_toggle {
 #define AFDEP_FLAG_APPLY_WEIGHTS 1u /* worker_reply multiplies each row by its routing weight; rows come unweighted */
 #define AFDEP_FLAG_UNION_BUFFERS 2u /* every rank's segment holds both roles' regions (AFDEP_UNION_BUFFERS=1) */
 #define AFDEP_FLAG_MIXED_HYBRID 4u  /* the mixed-role protocol where domains hold both roles (AFDEP_MIXED_HYBRID=1) */
+#define AFDEP_FLAG_ENTRY_BARRIER 8u /* symmetric: each dispatch begins with a barrier (AFDEP_ENTRY_BARRIER=1) */
 #define AFDEP_FLAG_SURVIVE_SOURCES 16u /* an Attention rank that dies, gives up or stalls is masked, and the others go
                                           on; see afdep_buffer_lost() (AFDEP_SURVIVE_SOURCES=1) */
-#define AFDEP_FLAG_ENTRY_BARRIER 8u /* symmetric: each dispatch begins with a barrier (AFDEP_ENTRY_BARRIER=1) */
 
 /*
  * What a group of ranks agrees on. Identical on every rank (opening compares the resolved values). Start from
