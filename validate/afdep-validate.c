@@ -28,15 +28,17 @@ static const char description[] =
     "Validates the exchange: every value against an independent oracle, under odd shapes, faults, planted defects and "
     "explored schedules. Under mpirun every process is a rank; without it the ranks are threads.";
 
-static const char *const suite_names[] = { "quick", "full", "faults", "negative", "explore" };
+static const char *const suite_names[] = { "quick", "full", "faults", "negative", "explore", "graph" };
 /* By API, then by suite. */
 static const afdep_case_t *const suites[][AFDEP_SUITES] = {
-    { afdep_cases_quick, afdep_cases_full, afdep_cases_faults, afdep_cases_negative, afdep_cases_explore },
+    { afdep_cases_quick, afdep_cases_full, afdep_cases_faults, afdep_cases_negative, afdep_cases_explore,
+      afdep_cases_graph },
     { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_faults, afdep_cases_ll_negative, afdep_cases_ll_explore },
 };
 #ifdef AFDEP_HAVE_CUDA
 static const afdep_case_t *const device_suites[AFDEP_SUITES] = { afdep_cases_quick, afdep_cases_device_full,
-                                                                 afdep_cases_device_faults };
+                                                                 afdep_cases_device_faults, NULL, NULL,
+                                                                 afdep_cases_graph };
 #endif
 
 typedef struct plan {
@@ -288,7 +290,7 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
         { "scenario", AFDEP_OPTION_STRING, &plan->scenario_file, 0, 0, 0, "FILE", "whose topology is validated", 0 },
         { "api", AFDEP_OPTION_CHOICE, &plan->api, 0, 0, "role|low-latency", 0,
           "whose suites run; of the scenario, low-latency takes the number of ranks (default role)", 0 },
-        { "suite", AFDEP_OPTION_CHOICE, &plan->suite, 0, 0, "quick|full|faults|negative|explore", 0,
+        { "suite", AFDEP_OPTION_CHOICE, &plan->suite, 0, 0, "quick|full|faults|negative|explore|graph", 0,
           "which cases run (default quick)", 0 },
         { "schedules", AFDEP_OPTION_INT, &plan->schedules, 1, 2147483647.0, 0, "N",
           "schedules of the explore suite, over all its cases (default 20000)", 0 },
@@ -318,7 +320,9 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
         return -1;
     }
     if (!cases_of(plan)) {
-        snprintf(why, why_size, "--suite: %s runs on the sim fabric, not with --backend cuda", suite_names[plan->suite]);
+        snprintf(why, why_size, plan->api ? "--suite: %s: the low-latency API is not recorded"
+                                          : "--suite: %s runs on the sim fabric, not with --backend cuda",
+                 suite_names[plan->suite]);
         return -1;
     }
     if (plan->only && !any_wanted(plan)) {

@@ -17,6 +17,7 @@ typedef enum afdep_suite {
     AFDEP_SUITE_FAULTS,
     AFDEP_SUITE_NEGATIVE,
     AFDEP_SUITE_EXPLORE,
+    AFDEP_SUITE_GRAPH,
     AFDEP_SUITES
 } afdep_suite_t;
 
@@ -56,6 +57,7 @@ extern const afdep_case_t afdep_cases_full[];
 extern const afdep_case_t afdep_cases_faults[];
 extern const afdep_case_t afdep_cases_negative[];
 extern const afdep_case_t afdep_cases_explore[];
+extern const afdep_case_t afdep_cases_graph[];
 extern const afdep_case_t afdep_cases_ll_quick[];
 extern const afdep_case_t afdep_cases_ll_full[];
 extern const afdep_case_t afdep_cases_ll_faults[];

@@ -9,6 +9,7 @@
 #include "validate/rig.h"
 
 #define CAPACITY 8
+#define BUCKET 64 /* at most, but in the first exchange of a recording */
 
 /* One recorded exchange: its own tensors and the arguments fixed when it was recorded. */
 typedef struct pair {
@@ -21,22 +22,31 @@ typedef struct pair {
     afdep_collect_t collect;
 } pair_t;
 
-static int bucket_of(int pair)
+static int bucket_of(int capacity, int pair)
 {
-    static const int cycle[] = { 8, 1, 4, 2, 8, 3 };
+    int most = pair == 0 || capacity < BUCKET ? capacity : BUCKET;
+    const int cycle[] = { most, 1, most / 2, 2, most, 3 };
     return cycle[pair % 6];
+}
+
+/* Shapes specialize the recording. A bucket that is larger than the others is one source's, and checked in a reasonable time. */
+static int tokens_of(int bucket, int pair, int a, int sources)
+{
+    if (bucket > BUCKET)
+        return a == sources - 1 ? bucket : a % 4 == 3 ? 0 : BUCKET - a % BUCKET;
+    return (a + pair) % 4 == 3 ? 0 : bucket;
 }
 
 static int make_pair(afdep_rig_t *rig, const afdep_replays_t *r, pair_t *p, int index)
 {
     int sources = rig->scenario.attention_ranks;
     p->scenario = rig->scenario;
-    p->scenario.capacity = bucket_of(index);
+    p->scenario.capacity = bucket_of(rig->scenario.capacity, index);
     p->tokens = calloc((size_t)sources, sizeof(*p->tokens));
     if (!p->tokens || afdep_exchanger_init(&p->x, &p->scenario, rig->buffer, rig->v->seed) != 0)
         return -1;
     for (int a = 0; a < sources; a++)
-        p->tokens[a] = (a + index) % 4 == 3 ? 0 : p->scenario.capacity; /* shapes specialize the recording */
+        p->tokens[a] = tokens_of(p->scenario.capacity, index, a, sources);
     p->plan = (afdep_exchange_plan_t){ .bucket = p->scenario.capacity, .tokens = p->tokens, .view = index % 2 };
     afdep_exchanger_prepare_first(&p->x, &p->plan);
     afdep_exchanger_prepare_second(&p->x, &p->plan);
@@ -108,17 +118,25 @@ static void set_slow_forward(const afdep_validation_t *v, int on)
 void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     const afdep_replays_t *r = c->argument;
-    afdep_rig_plan_t rig_plan = { .capacity = CAPACITY, .hidden = 256 };
-    if (r->slow_forward && !has_forward_warps(v)) {
+    afdep_toggle_t toggle = r->dense ? AFDEP_OFF : 0;
+    afdep_rig_plan_t rig_plan = { .capacity = r->capacity ? r->capacity : CAPACITY,
+                                  .num_sms = r->num_sms,
+                                  .hidden = 256,
+                                  .other_dtype = r->dtype && (int)v->scenario->dtype != r->dtype - 1,
+                                  .stagger = toggle,
+                                  .sparse_dispatch = toggle,
+                                  .sparse_combine = toggle };
+    int slow_forward = r->slow_forward && has_forward_warps(v);
+    if (r->slow_forward == AFDEP_SLOW_FORWARD_ONLY && !slow_forward) {
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "only kernels across domains have forward warps; slow actors are in faults");
         return;
     }
     pair_t *pairs = calloc((size_t)r->pairs, sizeof(*pairs));
     afdep_rig_t rig;
-    if (r->slow_forward)
+    if (slow_forward)
         set_slow_forward(v, 1);
     int opened = pairs && afdep_rig_open(v, &rig_plan, &rig, outcome) == 0;
-    if (r->slow_forward)
+    if (slow_forward)
         set_slow_forward(v, 0);
     if (!opened) {
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for a recording");

@@ -358,7 +358,7 @@ const afdep_case_t afdep_cases_quick[] = {
     { "recorded_replays_delayed_dispatches", AFDEP_SUITE_QUICK, afdep_run_replays,
       &(const afdep_replays_t){ .replays = 4, .pairs = 8, .delay_dispatches = 1 }, 0, NULL },
     { "recorded_replays_slow_forward", AFDEP_SUITE_QUICK, afdep_run_replays,
-      &(const afdep_replays_t){ .replays = 4, .pairs = 8, .delay_replies = 1, .delay_dispatches = 1, .slow_forward = 1 }, 0,
+      &(const afdep_replays_t){ .replays = 4, .pairs = 8, .delay_replies = 1, .delay_dispatches = 1, .slow_forward = AFDEP_SLOW_FORWARD_ONLY }, 0,
       "slow forward warps" },
     { NULL, AFDEP_SUITE_QUICK, NULL, NULL, 0, NULL },
 };
