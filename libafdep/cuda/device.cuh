@@ -60,7 +60,18 @@ static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r
         __trap();
 }
 
-/* What a waiting lane does from time to time: gives back since when it waits, or 0 when that is over. */
+/* Leaves with the failure of `other`, where it has told of one. */
+static __device__ __forceinline__ bool afdep_heard(const afdep_cuda_rank_t &r, int call, uint64_t exchange, int other)
+{
+    uint64_t failure =
+        other == r.rank ? 0 : afdep_load_acquire64((const uint64_t *)(r.base + afdep_failure_word(other)));
+    if (failure != 0)
+        afdep_fail_device(r, AFDEP_ERR_PEER, call, AFDEP_CUDA_WORD_FAILURE, exchange, other, -1, -1, 0, failure);
+    return failure != 0;
+}
+
+/* What a waiting lane does from time to time: gives back since when it waits, or 0 when that is over. Who waits for warps of
+   its own rank waits twice as long: those wait for another rank, and are to name it. */
 static __device__ __noinline__ uint64_t afdep_look_since(const afdep_cuda_rank_t &r, uint32_t spins, uint64_t since,
                                                          int call, int word, uint64_t exchange, int peer, int token,
                                                          int piece, uint64_t expected, uint64_t seen)
@@ -70,15 +81,13 @@ static __device__ __noinline__ uint64_t afdep_look_since(const afdep_cuda_rank_t
     uint64_t now = afdep_now_ns();
     if (since == 0)
         since = now;
-    int other = (int)(spins / AFDEP_SPINS_BEFORE_LOOK % (uint32_t)r.shape.ranks);
-    uint64_t failure =
-        other == r.rank ? 0 : afdep_load_acquire64((const uint64_t *)(r.base + afdep_failure_word(other)));
-    if (failure != 0) {
-        afdep_fail_device(r, AFDEP_ERR_PEER, call, AFDEP_CUDA_WORD_FAILURE, exchange, other, -1, -1, 0, failure);
+    if (afdep_heard(r, call, exchange, (int)(spins / AFDEP_SPINS_BEFORE_LOOK % (uint32_t)r.shape.ranks)))
         return 0;
-    }
-    if (now - since < r.timeout_ns)
+    if (now - since < (peer == r.rank ? 2 : 1) * r.timeout_ns)
         return since;
+    for (int other = 0; other < r.shape.ranks; other++) /* one that gave up a moment ago knows better */
+        if (afdep_heard(r, call, exchange, other))
+            return 0;
     afdep_fail_device(r, AFDEP_ERR_TIMEOUT, call, word, exchange, peer, token, piece, expected, seen);
     return 0;
 }
