@@ -50,17 +50,28 @@ int afdep_tap_init(afdep_tap_t *tap, const char *fabric)
     return -1;
 }
 
+/* One domain has a layout of its own. */
+static int is_direct(const afdep_tap_t *tap)
+{
+    return tap->shape.protocol == AFDEP_PROTOCOL_DIRECT;
+}
+
 int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig)
 {
     afdep_settings_t settings;
     tap->fabric = opened;
     tap->ffn = rig->v->world->rank < rig->scenario.ffn_ranks;
-    if (!tap->fabric ||
-        afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK ||
-        afdep_device_layout_init(&tap->layout, &settings.shape, tap->ffn) != 0)
+    if (!tap->fabric || afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
         return -1;
     tap->shape = settings.shape;
-    tap->image = calloc(1, tap->layout.bytes);
+    tap->layout = settings.layout;
+    tap->bytes = tap->ffn ? tap->layout.ffn_bytes : tap->layout.attention_bytes;
+    if (is_direct(tap)) {
+        if (afdep_device_layout_init(&tap->direct, &settings.shape, tap->ffn) != 0)
+            return -1;
+        tap->bytes = tap->direct.bytes;
+    }
+    tap->image = calloc(1, tap->bytes);
     return tap->image ? 0 : -1;
 }
 
@@ -73,16 +84,49 @@ void afdep_tap_disconnect(afdep_tap_t *tap)
 
 /* ---- Places ---------------------------------------------------------------------------------------------------- */
 
-uint64_t afdep_tap_route(const afdep_tap_t *tap, int source, int token, int slot)
+static uint64_t route_at(const afdep_tap_t *tap, int source, int token)
 {
     const afdep_shape_t *s = &tap->shape;
-    uint64_t index = ((uint64_t)source * (uint64_t)s->capacity + (uint64_t)token) * (uint64_t)s->top_k + (uint64_t)slot;
-    return tap->layout.control_bytes + tap->layout.route_words + 8 * index;
+    uint64_t index = ((uint64_t)source * (uint64_t)s->capacity + (uint64_t)token) * (uint64_t)s->top_k;
+    return tap->direct.control_bytes + tap->direct.route_words + 8 * index;
 }
 
-uint64_t afdep_tap_answer(const afdep_tap_t *tap, int ffn_rank)
+static uint64_t answer_at(const afdep_tap_t *tap, int ffn_rank)
 {
-    return tap->layout.control_bytes + tap->layout.answers + 8 * (uint64_t)ffn_rank;
+    return tap->direct.control_bytes + tap->direct.answers + 8 * (uint64_t)ffn_rank;
+}
+
+/* Offsets within the plane. */
+static uint64_t place_in_plane(const afdep_tap_t *tap, afdep_tap_word_t word, uint64_t exchange)
+{
+    const afdep_layout_t *l = &tap->layout;
+    const afdep_shape_t *s = &tap->shape;
+    int channel = afdep_channel_of(s, 0, AFDEP_TAP_TOKEN);
+    switch (word) {
+    case AFDEP_TAP_COUNT:
+        return afdep_at_count_word(&l->ffn, 0);
+    case AFDEP_TAP_FINISH:
+        return afdep_at_finish_tail(&l->ffn, s, 0, channel);
+    case AFDEP_TAP_ROW_TAG:
+        return afdep_at_rail_row(&l->ffn, l, s, 0, channel, 0) + l->row.tag_offset;
+    case AFDEP_TAP_FORWARD:
+        return afdep_at_forward_word(&l->ffn, 1, afdep_plane_parity(s, exchange));
+    case AFDEP_TAP_REPLY:
+        return afdep_at_reply_word(&l->ffn, 1);
+    case AFDEP_TAP_WITNESS:
+        return afdep_at_witness(&l->attention, 0);
+    case AFDEP_TAP_COMBINE:
+        return afdep_at_combine_tail(&l->attention, s, 0, channel);
+    default: /* AFDEP_TAP_REPLY_TAG */
+        return afdep_at_combine_row(&l->attention, l, s, 0, AFDEP_TAP_TOKEN) + l->row.reply_tag_offset;
+    }
+}
+
+uint64_t afdep_tap_place(const afdep_tap_t *tap, afdep_tap_word_t word, uint64_t exchange)
+{
+    if (is_direct(tap))
+        return word == AFDEP_TAP_ROUTE ? route_at(tap, 0, AFDEP_TAP_TOKEN) : answer_at(tap, 0);
+    return tap->layout.control_bytes + place_in_plane(tap, word, exchange);
 }
 
 /* ---- The segment ----------------------------------------------------------------------------------------------- */
@@ -96,17 +140,34 @@ static int copy(afdep_tap_t *tap, void *to, const void *from, uint64_t bytes)
 
 int afdep_tap_take(afdep_tap_t *tap)
 {
-    return copy(tap, tap->image, tap->fabric->base, tap->layout.bytes);
+    return copy(tap, tap->image, tap->fabric->base, tap->bytes);
 }
 
-int afdep_tap_put_back(afdep_tap_t *tap)
+static int put_back(afdep_tap_t *tap, uint64_t from, uint64_t to)
+{
+    return copy(tap, tap->fabric->base + from, tap->image + from, to - from);
+}
+
+static int put_back_direct(afdep_tap_t *tap)
 {
     const afdep_shape_t *s = &tap->shape;
-    uint64_t words = tap->ffn ? afdep_tap_route(tap, 0, 0, 0) : afdep_tap_answer(tap, 0);
-    uint64_t behind = tap->ffn ? afdep_tap_route(tap, s->attention_ranks, 0, 0) : afdep_tap_answer(tap, s->ffn_ranks);
-    uint64_t plane = tap->layout.control_bytes;
-    return copy(tap, tap->fabric->base + plane, tap->image + plane, words - plane) ||
-           copy(tap, tap->fabric->base + behind, tap->image + behind, tap->layout.bytes - behind);
+    uint64_t words = tap->ffn ? route_at(tap, 0, 0) : answer_at(tap, 0);
+    uint64_t behind = tap->ffn ? route_at(tap, s->attention_ranks, 0) : answer_at(tap, s->ffn_ranks);
+    return put_back(tap, tap->direct.control_bytes, words) || put_back(tap, behind, tap->bytes);
+}
+
+int afdep_tap_put_back(afdep_tap_t *tap, afdep_tap_word_t word)
+{
+    const afdep_layout_t *l = &tap->layout;
+    uint64_t plane = l->control_bytes;
+    if (is_direct(tap))
+        return put_back_direct(tap);
+    if (!tap->ffn)
+        return put_back(tap, plane + l->attention.combine_rows, plane + l->attention.bytes);
+    if (word == AFDEP_TAP_FORWARD)
+        return put_back(tap, plane + l->ffn.domain_inbox, plane + l->ffn.count_words);
+    return word == AFDEP_TAP_REPLY ? put_back(tap, plane + l->ffn.partials, plane + l->ffn.bytes)
+                                   : put_back(tap, plane + l->ffn.inbox, plane + l->ffn.partials);
 }
 
 uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at)

@@ -9,13 +9,36 @@
 
 #include "cuda/fabric.h"
 #include "protocol/device.h"
+#include "protocol/layout.h"
 #include "validate/rig.h"
+
+#define AFDEP_TAP_TOKEN 1 /* whose word it is, of the first source, where a token's is meant */
+
+/* Words of this rank's segment, each one of many that are alike. */
+typedef enum afdep_tap_word {
+    AFDEP_TAP_NONE,
+    /* One domain: a choice of the first source's token; the first FFN rank's answer */
+    AFDEP_TAP_ROUTE,
+    AFDEP_TAP_ANSWER,
+    /* Across domains, at an FFN rank: of the first source domain (and the token's channel), or of the second rail */
+    AFDEP_TAP_COUNT,
+    AFDEP_TAP_FINISH,
+    AFDEP_TAP_ROW_TAG,
+    AFDEP_TAP_FORWARD,
+    AFDEP_TAP_REPLY,
+    /* and at a source: of the first FFN domain */
+    AFDEP_TAP_WITNESS,
+    AFDEP_TAP_COMBINE,
+    AFDEP_TAP_REPLY_TAG
+} afdep_tap_word_t;
 
 typedef struct afdep_tap {
     afdep_device_provider_t provider; /* for afdep_group_t.fabrics */
     afdep_device_fabric_t *fabric;    /* of the buffer that is open */
     afdep_shape_t shape;
-    afdep_device_layout_t layout; /* of this rank's segment */
+    afdep_device_layout_t direct; /* of this rank's segment in one domain, */
+    afdep_layout_t layout;        /* or across domains */
+    uint64_t bytes;
     int ffn;
     unsigned char *image; /* of the segment, as it was when taken */
 } afdep_tap_t;
@@ -27,13 +50,13 @@ int afdep_tap_init(afdep_tap_t *tap, const char *fabric);
 int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig);
 void afdep_tap_disconnect(afdep_tap_t *tap);
 
-/* Places in this rank's segment, of the only plane: a choice of a source's token; the answer of an FFN rank. */
-uint64_t afdep_tap_route(const afdep_tap_t *tap, int source, int token, int slot);
-uint64_t afdep_tap_answer(const afdep_tap_t *tap, int ffn_rank);
+/* Where a word stands in this rank's segment, of the only plane, in an exchange (counted from 1). */
+uint64_t afdep_tap_place(const afdep_tap_t *tap, afdep_tap_word_t word, uint64_t exchange);
 
-/* Keeps the segment as it is now; puts back everything but the words above, so that what came since was never sent. */
+/* Keeps the segment as it is now; puts back the rows that words like this one publish (in one domain everything but the
+   words), so that those that came since were never sent. */
 int afdep_tap_take(afdep_tap_t *tap);
-int afdep_tap_put_back(afdep_tap_t *tap);
+int afdep_tap_put_back(afdep_tap_t *tap, afdep_tap_word_t word);
 
 uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at); /* a word of what was kept */
 int afdep_tap_read(afdep_tap_t *tap, uint64_t at, uint64_t *word);

@@ -1,340 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faults on the CUDA backend: what is done to a rank's segment or calls, and what must come of it: absorbed with exact
- * results, or a named error at every rank within the deadline; then a buffer that refuses, and a process that goes on with
- * a fresh one.
+ * faults on the CUDA backend: faults of segments and calls (device_fault.h), invalid choices, calls that cannot be
+ * captured, and ranks that die.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "protocol/word.h"
 #include "validate/child.h"
-#include "validate/device_tap.h"
+#include "validate/device_fault.h"
 #include "validate/gpu.h"
 #include "validate/rig.h"
 
-#define EXCHANGES 6
-#define FAULTY 3 /* the exchange that the fault is in, counted from 0 */
 #define TOKENS 4
-#define SHORT_MS 1000
-#define LATE_MS 100
-#define TOKEN 1 /* whose word it is, of the first source, where one word is meant */
-
-/* Which rank acts, just before which of its calls: the first source or the first worker. */
-typedef enum moment { BEFORE_DISPATCH, BEFORE_RECEIVE, BEFORE_REPLY, BEFORE_COLLECT } moment_t;
-
-typedef enum deed {
-    LATE_CALL,     /* it comes late */
-    SLOW_STREAM,   /* its stream is busy when the call's kernel is launched */
-    STOPPED,       /* it does not come before all others are through with the exchange */
-    OTHER_BUCKET,  /* with another bucket than the others */
-    OLD_WORD,      /* a word is what it was an exchange ago */
-    LATE_WORD,     /* the same, for a while */
-    SAME_WORD,     /* a word is written once more */
-    FLIPPED_WORD,  /* a bit of it is another */
-    OLD_ROWS       /* everything but the words is what it was an exchange ago */
-} deed_t;
-
-typedef struct device_fault {
-    moment_t moment;
-    deed_t deed;
-    int bit;
-    afdep_status_t status; /* that a rank must end with, all others with some fatal one; OK: absorbed by all */
-    const char *says;      /* in that rank's sentence */
-    int recorded;          /* calls are replayed recordings */
-} device_fault_t;
-
-typedef struct run {
-    const afdep_validation_t *v;
-    const device_fault_t *f;
-    afdep_rig_t rig;
-    afdep_tap_t tap;
-    int acts; /* this rank is the one that does it */
-    afdep_status_t status;
-    char why[512];
-    int64_t last_call_ms;
-} run_t;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static void pause_ms(int ms)
-{
-    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-    nanosleep(&t, NULL);
-}
-
-/* ---- Deeds ------------------------------------------------------------------------------------------------------ */
-
-static void CUDART_CB keep_busy(void *argument)
-{
-    (void)argument;
-    pause_ms(LATE_MS);
-}
-
-static int occupy_stream(void)
-{
-    cudaStream_t stream;
-    if (afdep_gpu_take_stream(&stream) != 0)
-        return -1;
-    int failed = afdep_gpu_failed(cudaLaunchHostFunc(stream, keep_busy, NULL), "occupying the stream");
-    afdep_gpu_give_stream();
-    return failed;
-}
-
-/* The word that is meant, and what it was an exchange ago. */
-static uint64_t word_place(const run_t *r)
-{
-    return r->f->moment == BEFORE_RECEIVE ? afdep_tap_route(&r->tap, 0, TOKEN, 0) : afdep_tap_answer(&r->tap, 0);
-}
-
-static uint64_t old_word(const run_t *r)
-{
-    /* Before dispatch n+1 the answer to n stands there; what was taken is one exchange older, as routes are. */
-    return r->f->moment == BEFORE_RECEIVE ? afdep_tap_taken(&r->tap, word_place(r)) : afdep_word(FAULTY - 1, 0);
-}
-
-/* Changes the segment as the fault says; *later: what changes it back. Nonzero: it could not. */
-static int act(run_t *r, afdep_tap_later_t **later)
-{
-    uint64_t at = word_place(r), word = 0;
-    switch (r->f->deed) {
-    case LATE_CALL:
-        pause_ms(LATE_MS);
-        return 0;
-    case SLOW_STREAM:
-        return occupy_stream();
-    case OLD_ROWS:
-        return afdep_tap_put_back(&r->tap);
-    case STOPPED:
-    case OTHER_BUCKET:
-        return 0; /* not the segment's */
-    default:
-        break;
-    }
-    if (afdep_tap_read(&r->tap, at, &word) != 0)
-        return -1;
-    if (r->f->deed == FLIPPED_WORD)
-        return afdep_tap_write(&r->tap, at, word ^ (uint64_t)1 << r->f->bit);
-    if (r->f->deed != SAME_WORD && afdep_tap_write(&r->tap, at, old_word(r)) != 0)
-        return -1;
-    if (r->f->deed == OLD_WORD)
-        return 0;
-    *later = afdep_tap_write_later(&r->tap, at, word, LATE_MS);
-    return *later ? 0 : -1;
-}
-
-/* ---- Exchanges in step ---------------------------------------------------------------------------------------- */
-
-/* One call of this rank: its deed where it is the one, then the call. */
-static void call(run_t *r, afdep_exchange_plan_t *plan, moment_t moment, int n)
-{
-    int faulty = n == FAULTY && r->acts && r->f->moment == moment, first = moment <= BEFORE_RECEIVE;
-    afdep_tap_later_t *later = NULL;
-    if (r->status != AFDEP_OK)
-        return;
-    if (faulty && act(r, &later) != 0) {
-        r->status = AFDEP_ERR_SYSTEM;
-        snprintf(r->why, sizeof(r->why), "the fault could not be made: %s", afdep_gpu_why());
-        return;
-    }
-    if (faulty && r->f->deed == OTHER_BUCKET)
-        plan->bucket--;
-    int64_t start = now_ms();
-    r->status = first ? afdep_exchanger_first(&r->rig.x[0], plan) : afdep_exchanger_second(&r->rig.x[0], plan);
-    r->last_call_ms = now_ms() - start;
-    if (later && afdep_tap_wait(later) != 0 && r->status == AFDEP_OK)
-        r->status = AFDEP_ERR_SYSTEM;
-    if (r->status == AFDEP_OK)
-        return;
-    snprintf(r->why, sizeof(r->why), "exchange %d: %s", n, r->rig.x[0].why);
-    if (afdep_buffer_error(r->rig.buffer) == AFDEP_OK)
-        r->status = AFDEP_ERR_ARGUMENT; /* the library is content, the oracle is not */
-}
-
-/* Where ranks go in step they meet between calls, so that which wait is the first to end is no matter of luck. */
-static void meet(const run_t *r)
-{
-    if (r->f->deed > SLOW_STREAM)
-        afdep_world_barrier(r->v->world);
-}
-
-static void exchange(run_t *r, int n)
-{
-    afdep_rig_tokens(&r->rig, TOKENS);
-    afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
-    int late = n == FAULTY && r->acts && r->f->deed == STOPPED, ffn = r->rig.v->world->rank < r->rig.scenario.ffn_ranks;
-    moment_t first = ffn ? BEFORE_RECEIVE : BEFORE_DISPATCH, second = ffn ? BEFORE_REPLY : BEFORE_COLLECT;
-    meet(r); /* nobody stores from here on, ... */
-    if (n == FAULTY && r->f->deed > SLOW_STREAM && afdep_tap_take(&r->tap) != 0 && r->status == AFDEP_OK)
-        r->status = AFDEP_ERR_SYSTEM;
-    meet(r); /* ... to here */
-    if (!ffn && !late)
-        call(r, &plan, first, n);
-    meet(r); /* what was dispatched is there */
-    if (ffn && !late) {
-        call(r, &plan, first, n);
-        call(r, &plan, second, n);
-    }
-    meet(r); /* what was replied is there */
-    if (!ffn && !late)
-        call(r, &plan, second, n);
-    meet(r);
-    if (late) {
-        call(r, &plan, first, n);
-        call(r, &plan, second, n);
-    }
-}
-
-/* ---- Judging ------------------------------------------------------------------------------------------------------ */
-
-/* How a rank's exchanges ended. Gathered from all. */
-typedef struct ended {
-    afdep_status_t status;
-    int says; /* the status that the case wants, with its words */
-} ended_t;
-
-static void judge(const run_t *r, afdep_outcome_t *outcome)
-{
-    const device_fault_t *f = r->f;
-    ended_t all[AFDEP_RIG_SOURCES], mine = { r->status, 0 };
-    int size = r->v->world->size, fatal = 0, says = 0;
-    /* The rank that met the fault says what it was (or, where one stopped, any that waited for it); the others, in step
-       behind it, have only heard. */
-    mine.says = r->status == f->status && (!f->says || strstr(r->why, f->says));
-    afdep_world_allgather(r->v->world, &mine, all, sizeof(mine));
-    for (int rank = 0; rank < size; rank++) {
-        fatal += afdep_status_is_fatal(all[rank].status);
-        says += all[rank].says;
-    }
-    if (r->status != AFDEP_OK && (!afdep_status_is_fatal(r->status) || r->status == AFDEP_ERR_SYSTEM))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "%s: %s", afdep_status_string(r->status), r->why);
-    else if (f->status == AFDEP_OK && r->status != AFDEP_OK)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "was not absorbed: %s: %s", afdep_status_string(r->status), r->why);
-    else if (f->status != AFDEP_OK && fatal < size)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told", fatal, size);
-    else if (f->status != AFDEP_OK && r->status != AFDEP_ERR_PEER && (f->deed == STOPPED ? r->acts : !r->acts))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "a rank that only heard of it says %s: %s", afdep_status_string(r->status),
-                          r->why);
-    else if (f->status != AFDEP_OK && !says)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "no rank says %s with \"%s\"; this one says %s: %s",
-                          afdep_status_string(f->status), f->says, afdep_status_string(r->status), r->why);
-    else if (f->status != AFDEP_OK && r->last_call_ms > r->rig.config.timeout_ms + 1000)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the failing call took %lld ms, with a deadline of %d",
-                          (long long)r->last_call_ms, r->rig.config.timeout_ms);
-}
-
-/* A buffer that has failed says so at every call, and its recordings leave at once. */
-static void judge_poisoned(run_t *r, afdep_outcome_t *outcome)
-{
-    char first[512];
-    afdep_status_t status = afdep_buffer_error(r->rig.buffer);
-    snprintf(first, sizeof(first), "%s", afdep_last_error());
-    if (status != r->status)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "afterwards afdep_buffer_error says %s, not %s",
-                          afdep_status_string(status), afdep_status_string(r->status));
-    afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
-    int64_t start = now_ms();
-    status = afdep_exchanger_first(&r->rig.x[0], &plan);
-    /* A replayed recording makes no call that could refuse: the query says what happened. */
-    afdep_status_t wanted = r->f->recorded ? r->status : AFDEP_ERR_POISONED;
-    if (status != wanted || !strstr(r->rig.x[0].why, first))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status), r->rig.x[0].why);
-    else if (now_ms() - start > r->rig.config.timeout_ms / 2)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call took %lld ms", (long long)(now_ms() - start));
-    if (afdep_gpu_failed(cudaDeviceSynchronize(), "CUDA does not go on"))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "%s", afdep_gpu_why());
-}
-
-/* In the same processes, after whatever happened. */
-static void exchange_afresh(const afdep_validation_t *v, afdep_outcome_t *outcome)
-{
-    afdep_rig_plan_t plan = { .capacity = 8 };
-    afdep_rig_t rig;
-    if (afdep_rig_open(v, &plan, &rig, outcome) != 0)
-        return;
-    for (int n = 0; n < 3; n++) {
-        afdep_rig_tokens(&rig, n + 1);
-        afdep_exchange_plan_t exchange_plan = afdep_rig_plain(&rig);
-        if (afdep_rig_exchange(&rig, &exchange_plan, outcome) != 0)
-            break;
-    }
-    afdep_rig_close(&rig, outcome);
-}
-
-/* ---- Cases with a tap --------------------------------------------------------------------------------------------- */
-
-static int record_calls(run_t *r)
-{
-    afdep_rig_tokens(&r->rig, TOKENS);
-    afdep_exchange_plan_t plan = { .bucket = TOKENS, .tokens = r->rig.tokens };
-    afdep_exchanger_t *x = &r->rig.x[0];
-    afdep_exchanger_prepare_first(x, &plan);
-    afdep_exchanger_prepare_second(x, &plan);
-    afdep_staged_calls_t calls = { &x->dispatch, &x->collect, &x->receive, 0 };
-    return afdep_staged_record_calls(x->staged, r->rig.buffer, &calls) == AFDEP_OK ? 0 : -1;
-}
-
-static void run_exchanges(run_t *r, afdep_outcome_t *outcome)
-{
-    const afdep_scenario_t *s = &r->rig.scenario;
-    r->acts = r->v->world->rank ==
-              (r->f->moment == BEFORE_RECEIVE || r->f->moment == BEFORE_REPLY ? 0 : s->ffn_ranks);
-    if (afdep_tap_connect(&r->tap, &r->rig) != 0 || (r->f->recorded && record_calls(r) != 0)) {
-        r->status = AFDEP_ERR_SYSTEM;
-        snprintf(r->why, sizeof(r->why), "no memory for the tap or the recordings");
-    }
-    afdep_rig_settle(&r->rig);
-    for (int n = 0; n < EXCHANGES; n++) {
-        exchange(r, n);
-        outcome->exchanges += r->status == AFDEP_OK;
-        outcome->graph_exchanges += r->status == AFDEP_OK && r->f->recorded;
-    }
-    judge(r, outcome);
-    afdep_rig_settle(&r->rig);
-    if (afdep_status_is_fatal(r->status) && outcome->verdict == AFDEP_PASSED)
-        judge_poisoned(r, outcome);
-    afdep_tap_disconnect(&r->tap);
-}
-
-static void run_device_fault(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
-{
-    run_t *r = calloc(1, sizeof(*r));
-    afdep_validation_t faulty = *v;
-    afdep_world_t world = *v->world;
-    afdep_rig_plan_t plan = { .capacity = 8 };
-    if (v->scenario->ranks_per_domain != afdep_scenario_ranks(v->scenario)) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "across domains the words stand elsewhere");
-        free(r);
-        return;
-    }
-    if (!r || afdep_world_group(v->world, &world.group) != 0) {
-        afdep_outcome_set(outcome, AFDEP_FAILED, "no memory, or no group: %s", afdep_last_error());
-        free(r);
-        return;
-    }
-    r->v = &faulty;
-    r->f = c->argument;
-    faulty.world = &world;
-    faulty.timeout_ms = r->f->status == AFDEP_OK ? v->timeout_ms : SHORT_MS;
-    if (afdep_tap_init(&r->tap, v->fabric) != 0)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "there is no device fabric \"%s\"", v->fabric);
-    world.group.fabrics = &r->tap.provider.super;
-    if (outcome->verdict == AFDEP_PASSED && afdep_rig_open(&faulty, &plan, &r->rig, outcome) == 0) {
-        run_exchanges(r, outcome);
-        afdep_outcome_t closing = { 0 };
-        afdep_rig_close(&r->rig, r->status == AFDEP_OK ? outcome : &closing);
-    }
-    afdep_group_destroy(&world.group);
-    free(r);
-    exchange_afresh(v, outcome);
-}
 
 /* ---- Routes ------------------------------------------------------------------------------------------------------- */
 
@@ -355,9 +33,9 @@ static int spoil_choice(afdep_exchanger_t *x, int repeated, int *token, int *slo
 }
 
 /* The query says it, the next dispatch says it once and goes on, and every value is as if the choice were -1. */
-static void check_route(run_t *r, afdep_exchange_plan_t *plan, int repeated, int n, afdep_outcome_t *outcome)
+static void check_route(afdep_rig_t *rig, afdep_exchange_plan_t *plan, int repeated, int n, afdep_outcome_t *outcome)
 {
-    afdep_exchanger_t *x = &r->rig.x[0];
+    afdep_exchanger_t *x = &rig->x[0];
     int bad = n == 1, told = n == 2, token = -1, slot = -1;
     afdep_exchanger_prepare_first(x, plan);
     if (bad && spoil_choice(x, repeated, &token, &slot) != 0)
@@ -368,7 +46,7 @@ static void check_route(run_t *r, afdep_exchange_plan_t *plan, int repeated, int
     status = afdep_exchanger_second(x, plan);
     if (status != AFDEP_OK)
         afdep_outcome_set(outcome, AFDEP_FAILED, "collect %d: %s", n, x->why);
-    status = afdep_buffer_error(r->rig.buffer);
+    status = afdep_buffer_error(rig->buffer);
     char place[64];
     snprintf(place, sizeof(place), "token %d, slot %d", token, slot);
     if (status != (bad ? AFDEP_ERR_ROUTE : AFDEP_OK))
@@ -382,23 +60,20 @@ static void run_route(const afdep_validation_t *v, const afdep_case_t *c, afdep_
 {
     int repeated = *(const int *)c->argument;
     afdep_rig_plan_t plan = { .capacity = 16 };
-    run_t *r = calloc(1, sizeof(*r));
-    if (!r || afdep_rig_open(v, &plan, &r->rig, outcome) != 0) {
-        free(r);
+    afdep_rig_t rig;
+    if (afdep_rig_open(v, &plan, &rig, outcome) != 0)
         return;
-    }
     for (int n = 0; n < 4; n++) {
-        afdep_rig_tokens(&r->rig, 12);
-        afdep_exchange_plan_t exchange_plan = afdep_rig_plain(&r->rig);
+        afdep_rig_tokens(&rig, 12);
+        afdep_exchange_plan_t exchange_plan = afdep_rig_plain(&rig);
         exchange_plan.inactive_percent = 40;
-        if (r->rig.v->world->rank < r->rig.scenario.ffn_ranks)
-            (void)afdep_rig_exchange(&r->rig, &exchange_plan, outcome);
+        if (v->world->rank < rig.scenario.ffn_ranks)
+            (void)afdep_rig_exchange(&rig, &exchange_plan, outcome);
         else
-            check_route(r, &exchange_plan, repeated, n, outcome);
+            check_route(&rig, &exchange_plan, repeated, n, outcome);
     }
     outcome->exchanges = 4;
-    afdep_rig_close(&r->rig, outcome);
-    free(r);
+    afdep_rig_close(&rig, outcome);
 }
 
 /* ---- Captures ------------------------------------------------------------------------------------------------------ */
@@ -446,7 +121,8 @@ static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *
 /* ---- The tables ---------------------------------------------------------------------------------------------------- */
 
 #define FAULT(m, d, ...)                                                                                              \
-    AFDEP_SUITE_FAULTS, run_device_fault, &(const device_fault_t){ .moment = m, .deed = d, __VA_ARGS__ }, 0
+    AFDEP_SUITE_FAULTS, afdep_run_device_fault, &(const afdep_device_fault_t){ .moment = m, .deed = d, __VA_ARGS__ }, 0
+#define WORD(m, d, w, ...) FAULT(m, d, .word = AFDEP_TAP_##w, __VA_ARGS__)
 #define LATE(words) .status = AFDEP_ERR_TIMEOUT, .says = words
 #define WRONG(words) .status = AFDEP_ERR_PROTOCOL, .says = words
 #define KILL(...) AFDEP_SUITE_FAULTS, afdep_run_kills, &(const afdep_kill_t){ __VA_ARGS__ }, 1, "kill"
@@ -462,34 +138,96 @@ const afdep_case_t afdep_cases_device_faults[] = {
     { "slow_receive", FAULT(BEFORE_RECEIVE, SLOW_STREAM), "slow-actor: receive, 100 ms" },
     { "slow_reply", FAULT(BEFORE_REPLY, SLOW_STREAM), "slow-actor: reply, 100 ms" },
     { "slow_collect", FAULT(BEFORE_COLLECT, SLOW_STREAM), "slow-actor: collect, 100 ms" },
-    { "delayed_route_word", FAULT(BEFORE_RECEIVE, LATE_WORD), "delay: a route word, 100 ms" },
-    { "delayed_answer", FAULT(BEFORE_DISPATCH, LATE_WORD), "delay: an answer, 100 ms" },
-    { "duplicated_route_word", FAULT(BEFORE_RECEIVE, SAME_WORD), "duplicate: a route word" },
-    { "stopped_source", FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank")),
+    { "stopped_source", FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the"),
       "stall: a source, exchange 4" },
     { "stopped_worker", FAULT(BEFORE_RECEIVE, STOPPED, LATE("of rank 0, which holds")),
       "stall: a worker, exchange 4" },
     { "stopped_source_replayed",
-      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .recorded = 1),
+      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the", .recorded = 1),
       "stall: a source, exchange 4, all calls replayed" },
-    { "dropped_route_word",
-      FAULT(BEFORE_RECEIVE, OLD_WORD, LATE("token 1, slot 0 waited for the route word of rank")),
-      "drop: a route word, exchange 4" },
-    { "dropped_rows", FAULT(BEFORE_RECEIVE, OLD_ROWS, LATE("in worker_receive of exchange 4")),
-      "drop: all rows to a worker, exchange 4" },
-    { "dropped_replies", FAULT(BEFORE_COLLECT, OLD_ROWS, LATE("in source_collect of exchange 4")),
-      "drop: all replies to a source, exchange 4" },
-    { "dropped_answer",
-      FAULT(BEFORE_DISPATCH, OLD_WORD, LATE("waited for the answer to an earlier exchange of rank 0")),
-      "drop: an answer, exchange 3" },
-    { "corrupted_route_word",
-      FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 40, WRONG("token 1, slot 0: the route word of rank")),
-      "corrupt: bit 40 of a route word, exchange 4" },
-    { "corrupted_bucket", FAULT(BEFORE_RECEIVE, FLIPPED_WORD, .bit = 25, WRONG("bucket")),
-      "corrupt: bit 25 of a route word, exchange 4" },
     { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, WRONG("bucket")),
       "a worker's bucket is smaller" },
+    /* One domain */
+    { "delayed_route_word", WORD(BEFORE_RECEIVE, LATE_WORD, ROUTE), "delay: a route word, 100 ms" },
+    { "delayed_answer", WORD(BEFORE_DISPATCH, LATE_WORD, ANSWER), "delay: an answer, 100 ms" },
+    { "duplicated_route_word", WORD(BEFORE_RECEIVE, SAME_WORD, ROUTE), "duplicate: a route word" },
+    { "dropped_route_word",
+      WORD(BEFORE_RECEIVE, OLD_WORD, ROUTE, LATE("token 1, slot 0 waited for the route word of rank")),
+      "drop: a route word, exchange 4" },
+    { "dropped_rows", WORD(BEFORE_RECEIVE, OLD_ROWS, ROUTE, LATE("in worker_receive of exchange 4")),
+      "drop: all rows to a worker, exchange 4" },
+    { "dropped_replies", WORD(BEFORE_COLLECT, OLD_ROWS, ANSWER, LATE("in source_collect of exchange 4")),
+      "drop: all replies to a source, exchange 4" },
+    { "dropped_answer",
+      WORD(BEFORE_DISPATCH, OLD_WORD, ANSWER, LATE("waited for the answer to an earlier exchange of rank 0")),
+      "drop: an answer, exchange 3" },
+    { "corrupted_route_word",
+      WORD(BEFORE_RECEIVE, FLIPPED_WORD, ROUTE, .bit = 40, WRONG("token 1, slot 0: the route word of rank")),
+      "corrupt: bit 40 of a route word, exchange 4" },
+    { "corrupted_bucket", WORD(BEFORE_RECEIVE, FLIPPED_WORD, ROUTE, .bit = 25, WRONG("bucket")),
+      "corrupt: bit 25 of a route word, exchange 4" },
+    /* Across domains */
+    { "delayed_count_word", WORD(BEFORE_RECEIVE, LATE_WORD, COUNT), "delay: a count_word, 100 ms" },
+    { "delayed_finish_tail", WORD(BEFORE_RECEIVE, LATE_WORD, FINISH), "delay: a finish_tail, 100 ms" },
+    { "delayed_forward_word", WORD(BEFORE_RECEIVE, LATE_WORD, FORWARD), "delay: a domain_word (forward), 100 ms" },
+    { "delayed_reply_word", WORD(BEFORE_REPLY, LATE_WORD, REPLY), "delay: a domain_word (reply), 100 ms" },
+    { "delayed_witness", WORD(BEFORE_DISPATCH, LATE_WORD, WITNESS), "delay: a witness, 100 ms" },
+    { "delayed_combine", WORD(BEFORE_COLLECT, LATE_WORD, COMBINE), "delay: a combine signal, 100 ms" },
+    { "duplicated_count_word", WORD(BEFORE_RECEIVE, SAME_WORD, COUNT), "duplicate: a count_word" },
+    { "duplicated_finish_tail", WORD(BEFORE_RECEIVE, SAME_WORD, FINISH), "duplicate: a finish_tail" },
+    { "duplicated_combine", WORD(BEFORE_COLLECT, SAME_WORD, COMBINE), "duplicate: a combine signal" },
+    { "dropped_count_word", WORD(BEFORE_RECEIVE, OLD_WORD, COUNT, LATE("waited for the count word of rank")),
+      "drop: a count_word, exchange 4" },
+    { "dropped_finish_tail", WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank")),
+      "drop: a finish_tail, exchange 4" },
+    { "dropped_finish_tail_dense", WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank"), .dense = 1),
+      "drop: a finish_tail, exchange 4, every toggle off" },
+    { "dropped_finish_tail_replayed",
+      WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank"), .recorded = 1),
+      "drop: a finish_tail, exchange 4, all calls replayed" },
+    { "dropped_forward_word", WORD(BEFORE_RECEIVE, OLD_WORD, FORWARD, LATE("waited for the forward word of rank 1")),
+      "drop: a domain_word (forward), exchange 4" },
+    { "dropped_reply_word", WORD(BEFORE_REPLY, OLD_WORD, REPLY, LATE("waited for the reply word of rank 1")),
+      "drop: a domain_word (reply), exchange 4" },
+    { "dropped_witness",
+      WORD(BEFORE_DISPATCH, OLD_WORD, WITNESS, LATE("waited for the done witness of an earlier exchange of rank 0")),
+      "drop: a witness, exchange 3" },
+    { "dropped_combine", WORD(BEFORE_COLLECT, OLD_WORD, COMBINE, LATE("waited for the combine tail of rank 0")),
+      "drop: a combine signal, exchange 4" },
+    { "dropped_combine_dense", WORD(BEFORE_COLLECT, OLD_WORD, COMBINE, LATE("waited for the combine tail of rank 0"), .dense = 1),
+      "drop: a combine signal, exchange 4, every toggle off" },
+    { "dropped_rail_rows", WORD(BEFORE_RECEIVE, OLD_ROWS, FINISH, WRONG("is not there: its place holds")),
+      "drop: all rows to a worker over its rail, exchange 4" },
+    { "dropped_domain_rows", WORD(BEFORE_RECEIVE, OLD_ROWS, FORWARD, WRONG("rows, 0 are there")),
+      "drop: all rows to a worker inside its domain, exchange 4" },
+    { "dropped_partials", WORD(BEFORE_REPLY, OLD_ROWS, REPLY, WRONG("is not there: its place holds")),
+      "drop: all partials to a worker, exchange 4" },
+    { "dropped_reply_rows", WORD(BEFORE_COLLECT, OLD_ROWS, COMBINE, WRONG("is not there: its place holds")),
+      "drop: all replies to a source, exchange 4" },
+    { "corrupted_count_word", WORD(BEFORE_RECEIVE, FLIPPED_WORD, COUNT, .bit = 40, WRONG("the count word of rank")),
+      "corrupt: bit 40 of a count_word, exchange 4" },
+    { "corrupted_count", WORD(BEFORE_RECEIVE, FLIPPED_WORD, COUNT, .bit = 5, WRONG("more than the bucket here")),
+      "corrupt: bit 5 of a count_word, exchange 4" },
+    { "corrupted_finish_tail", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FINISH, .bit = 40, WRONG("the finish tail of rank")),
+      "corrupt: bit 40 of a finish_tail, exchange 4" },
+    { "corrupted_row_tag", WORD(BEFORE_RECEIVE, FLIPPED_WORD, ROW_TAG, .bit = 0, WRONG("is not there: its place holds")),
+      "corrupt: a dispatched row's exchange number, exchange 4" },
+    { "corrupted_forward_word", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FORWARD, .bit = 40, WRONG("the forward word of rank 1")),
+      "corrupt: bit 40 of a domain_word (forward), exchange 4" },
+    { "corrupted_forward_rows", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FORWARD, .bit = 0, WRONG("rows, ")),
+      "corrupt: bit 0 of a domain_word (forward), exchange 4" },
+    { "corrupted_reply_word", WORD(BEFORE_REPLY, FLIPPED_WORD, REPLY, .bit = 0, WRONG("the reply word of rank 1")),
+      "corrupt: bit 0 of a domain_word (reply), exchange 4" },
+    { "corrupted_witness", WORD(BEFORE_DISPATCH, FLIPPED_WORD, WITNESS, .bit = 40, WRONG("the done witness of an earlier")),
+      "corrupt: bit 40 of a witness, exchange 3" },
+    { "corrupted_combine", WORD(BEFORE_COLLECT, FLIPPED_WORD, COMBINE, .bit = 40, WRONG("the combine tail of rank 0")),
+      "corrupt: bit 40 of a combine signal, exchange 4" },
+    { "corrupted_reply_tag", WORD(BEFORE_COLLECT, FLIPPED_WORD, REPLY_TAG, .bit = 0, WRONG("is not there: its place holds")),
+      "corrupt: a reply row's exchange number, exchange 4" },
+    /* Processes of their own, one per GPU: a death must not be of a process that shares one */
     { "killed_attention_rank", KILL(1, 1, 2, 1, 1, AFDEP_KILL_EXCHANGING) },
     { "killed_ffn_rank", KILL(1, 1, 2, 1, 0, AFDEP_KILL_EXCHANGING) },
+    { "killed_attention_rank_across_domains", KILL(1, 1, 1, 1, 1, AFDEP_KILL_EXCHANGING) },
+    { "killed_ffn_rank_across_domains", KILL(1, 1, 1, 1, 0, AFDEP_KILL_EXCHANGING) },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };
