@@ -15,6 +15,7 @@
 #define TOKENS 4
 #define SHORT_MS 1000
 #define LATE_MS 100
+#define AFTER_MS 300 /* by how much ranks that are to wait last come later */
 
 typedef struct run {
     const afdep_validation_t *v;
@@ -134,7 +135,7 @@ static void call(run_t *r, afdep_exchange_plan_t *plan, afdep_moment_t moment, i
     if (faulty && r->f->deed == OTHER_BUCKET)
         plan->bucket--;
     if (n == FAULTY && comes_after_the_one(r, moment))
-        pause_ms(LATE_MS);
+        pause_ms(AFTER_MS);
     int64_t start = now_ms();
     r->status = first ? afdep_exchanger_first(&r->rig.x[0], plan) : afdep_exchanger_second(&r->rig.x[0], plan);
     r->last_call_ms = now_ms() - start;

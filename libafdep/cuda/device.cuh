@@ -52,7 +52,8 @@ static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r
     record->seen = seen;
     __threadfence_system(); /* the record before its flag, and before any peer hears of it */
     *(volatile uint32_t *)&record->ready = 1;
-    uint64_t told = afdep_word((uint32_t)-status, (uint32_t)(peer + 1));
+    /* What was heard is passed on as it was said: that a peer gave up does not make it dead. */
+    uint64_t told = word == AFDEP_CUDA_WORD_FAILURE ? seen : afdep_word((uint32_t)-status, (uint32_t)(peer + 1));
     for (int other = 0; other < r.shape.ranks; other++)
         if (other != r.rank)
             afdep_signal64((uint64_t *)(r.segments[other] + afdep_failure_word(r.rank)), told);
