@@ -292,7 +292,7 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         c->params.near[r] = c->fabric->segments[r];
     status = share_device(c);
     if (afdep_cuda_across(c->shape))
-        afdep_rail_connect(&c->rail, &c->params, c->fabric);
+        afdep_rail_connect(&c->rail, settings, &c->params, c->fabric);
     if (status == AFDEP_OK)
         status = afdep_cuda_check(cudaMemcpy((void *)(uintptr_t)c->params.segments, c->fabric->segments,
                                              (size_t)settings->shape.ranks * sizeof(void *), cudaMemcpyHostToDevice),

@@ -238,6 +238,14 @@ __device__ __forceinline__ bool afdep_rail_tagged(const uint4 &tag, uint64_t exc
     return tag.x == (uint32_t)exchange && tag.y == (uint32_t)token && tag.z == (uint32_t)source;
 }
 
+/* A tagged word that exchange `exchange` awaits. Exchanges of few tokens write all words and read none (rail_few.cuh), so an
+   earlier one is on its way still, however old. */
+__device__ __forceinline__ afdep_word_state_t afdep_rail_tag_state(uint64_t word, uint64_t exchange)
+{
+    int32_t ahead = (int32_t)(afdep_word_high(word) - (uint32_t)exchange);
+    return ahead == 0 ? AFDEP_WORD_READY : ahead < 0 ? AFDEP_WORD_WAIT : AFDEP_WORD_BROKEN;
+}
+
 /* ---- Meeting ----------------------------------------------------------------------------------------------------- */
 
 /* Called by one lane for a warp or CTA that has met: true in the last of `parts`, behind which lies all that the others did

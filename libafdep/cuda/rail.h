@@ -47,6 +47,8 @@ typedef struct afdep_rail_record {
     uint32_t token, rails;
 } afdep_rail_record_t;
 
+#define AFDEP_RAIL_PRESENT 0x80000000u
+
 /* Where warps of a kernel meet: how many have come. */
 typedef enum afdep_rail_meeting { AFDEP_RAIL_FORWARDED, AFDEP_RAIL_SUMMED, AFDEP_RAIL_MEETINGS } afdep_rail_meeting_t;
 
@@ -96,6 +98,12 @@ typedef struct afdep_rail_rank {
     unsigned char *own_partials;   /* [capacity][S] rows of BF16: sums for this rank's own rail */
     unsigned char *reply_staging;  /* [S][capacity] reply rows, the same */
     uint64_t *counts;              /* [CTAs][E/F + D]: exchange << 32 | choices, and rows, that a CTA counted */
+
+    /* Few tokens, whose rows travel in lines (rail_few.cuh); c.own and c.peer are the layouts of that area */
+    int32_t few_tokens;  /* the largest bucket that does; 0: none */
+    int32_t few_ctas;    /* of a kernel that the next one may overlap, at most */
+    uint64_t *few_rails; /* FFN: [2 G][S][few]: exchange << 32 | AFDEP_RAIL_PRESENT, where there is such a token |
+                            rails of this domain that own its experts */
 } afdep_rail_rank_t;
 
 cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
@@ -106,6 +114,18 @@ cudaError_t afdep_rail_launch_reply(const afdep_rail_rank_t *rank, const afdep_c
                                     cudaStream_t stream);
 cudaError_t afdep_rail_launch_collect(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream);
+
+/* The same of few tokens. */
+cudaError_t afdep_rail_launch_dispatch_few(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
+                                           cudaStream_t stream);
+cudaError_t afdep_rail_launch_receive_few(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid,
+                                          cudaStream_t stream);
+cudaError_t afdep_rail_launch_reply_few(const afdep_rail_rank_t *rank, const afdep_cuda_reply_t *call, int grid,
+                                        cudaStream_t stream);
+cudaError_t afdep_rail_launch_collect_few(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
+                                          cudaStream_t stream);
+cudaError_t afdep_rail_prepare_few_source(const afdep_shape_t *shape);
+cudaError_t afdep_rail_prepare_few_worker(const afdep_shape_t *shape);
 
 /* Loads the kernels. */
 cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *shape);

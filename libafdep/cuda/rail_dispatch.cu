@@ -9,49 +9,10 @@
  * seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were read.
  */
 #include "cuda/launch.cuh"
-#include "cuda/rail.cuh"
+#include "cuda/rail_few.cuh"
+#include "cuda/rail_source.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
-
-/* Waits for the done witnesses, a lane for each FFN domain. */
-static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
-    bool fine = !afdep_poisoned(r.c);
-    int m = (int)afdep_lane();
-    if (fine && s.sparse_combine && m < s.ffn_domains) {
-        uint64_t word = afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m), seen;
-        uint32_t step = (uint32_t)s.in_flight, want = (uint32_t)exchange - step;
-        afdep_rail_wait_t wait = { AFDEP_CUDA_DISPATCH, AFDEP_CUDA_WORD_WITNESS, afdep_link_rank(r, m), -1, exchange,
-                                   afdep_word(want, 0) };
-        fine = afdep_rail_await(
-            r, wait, &seen, [&]() { return rail.read(word); },
-            [&](uint64_t value) { return afdep_tag_state(value, want, step); });
-    }
-    return __all_sync(AFDEP_FULL, fine);
-}
-
-/* ---- Routes -------------------------------------------------------------------------------------------------- */
-
-/* A token's choice as the exchange takes it (the lane's slot, -1 where invalid), and the FFN domains that it goes to. The
-   warp stays together. */
-static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, int token, int *choice)
-{
-    const afdep_shape_t &s = r.c.shape;
-    uint32_t lane = afdep_lane();
-    int id = (int)lane < s.top_k ? d.ids[(int64_t)token * s.top_k + lane] : -1;
-    bool inside = id >= 0 && id < s.num_experts;
-    uint32_t same = __match_any_sync(AFDEP_FULL, inside ? id : -1 - (int)lane);
-    bool repeated = inside && (same & ((1u << lane) - 1u)) != 0;
-    if (id != -1 && (!inside || repeated)) {
-        uint64_t found = (uint64_t)(uint32_t)token << 39 | (uint64_t)lane << 33 | (uint64_t)repeated << 32 | (uint32_t)id;
-        atomicMin((unsigned long long *)&r.c.state->bad_route, (unsigned long long)found);
-        id = -1;
-    }
-    *choice = id;
-    return __reduce_or_sync(AFDEP_FULL, id >= 0 ? 1u << afdep_expert_target(&s, id) : 0u);
-}
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
 
@@ -244,17 +205,6 @@ static __device__ void await_unserved(const afdep_rail_rank_t &r, const afdep_cu
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------- */
 
-static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
-    if (found == AFDEP_CUDA_NO_ROUTE)
-        return;
-    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
-    *(volatile uint64_t *)&r.record->route = found;
-    __threadfence_system(); /* the choice before the word that says there is one */
-    *(volatile uint64_t *)&r.record->route_exchange = exchange;
-}
-
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
@@ -271,9 +221,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
             break;
     if (s.sparse_dispatch && !s.sparse_combine)
         await_unserved(r, d, exchange);
+    afdep_few_renew_combine(r, exchange);
     if (!afdep_leave(r.c, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r.c))
         return;
-    publish_bad_route(r.c, exchange);
+    afdep_publish_bad_route(r.c, exchange);
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }
 

@@ -120,7 +120,7 @@ static __device__ bool afdep_look_at_source(const afdep_rail_rank_t &r, const af
         count = rail.read(plane + afdep_at_count_word(&r.layout.ffn, l.source));
     l.tail = rail.read(plane + afdep_at_finish_tail(&r.layout.ffn, &s, l.source, channel));
     if (wants_count) {
-        afdep_word_state_t state = afdep_tag_state(count, (uint32_t)exchange, (uint32_t)s.in_flight);
+        afdep_word_state_t state = afdep_rail_tag_state(count, exchange);
         wait.word = AFDEP_CUDA_WORD_COUNT;
         if (state == AFDEP_WORD_BROKEN)
             return afdep_rail_broken(r, wait, count);
@@ -140,6 +140,8 @@ static __device__ bool afdep_look_at_source(const afdep_rail_rank_t &r, const af
     uint32_t most = (uint32_t)afdep_channel_tokens(&s, l.source, s.sparse_dispatch ? l.tokens : call.bucket, channel);
     if (finishes <= 1 && !s.sparse_dispatch && rows > most && rows <= r.layout.slots)
         wait.word = AFDEP_CUDA_WORD_BUCKET;
+    if ((int32_t)finishes < 0) /* as above */
+        return true;
     if (finishes > 1 || rows > most)
         return afdep_rail_broken(r, wait, l.tail);
     l.ready = finishes == 1;
@@ -256,7 +258,7 @@ static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange,
         afdep_rail_wait_t wait = { AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_FORWARD, afdep_ffn_rank(&s, r.domain, q), -1, exchange,
                                    afdep_word((uint32_t)exchange, 0) };
         uint64_t seen;
-        uint32_t plane = afdep_plane(s, exchange), step = 2u * (uint32_t)s.in_flight;
+        uint32_t plane = afdep_plane(s, exchange);
         if (q == r.rail) {
             fine = afdep_rail_await(
                 r, wait, &seen, [&]() { return afdep_load_acquire_gpu64(r.joined); },
@@ -267,7 +269,7 @@ static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange,
                                                       afdep_at_forward_word(&r.layout.ffn, q, afdep_plane_parity(&s, exchange)));
             fine = afdep_rail_await(
                 r, wait, &seen, [&]() { return afdep_load_acquire64(word); },
-                [&](uint64_t value) { return afdep_tag_state(value, (uint32_t)exchange, step); });
+                [&](uint64_t value) { return afdep_rail_tag_state(value, exchange); });
             arrived[q] = afdep_word_low(seen);
         }
         if (fine && blockIdx.x == 0)

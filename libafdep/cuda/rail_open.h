@@ -35,7 +35,8 @@ afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *sett
                                 int device, afdep_cuda_grids_t *grids);
 
 /* Fills in what the fabric found, once everything else of `common` is there. */
-void afdep_rail_connect(afdep_rail_t *rail, const afdep_cuda_rank_t *common, const afdep_device_fabric_t *fabric);
+void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_cuda_rank_t *common,
+                        const afdep_device_fabric_t *fabric);
 
 /* As the kernels that are over have counted; `to` is [ranks]. */
 void afdep_rail_read_counters(const afdep_rail_t *rail, cudaStream_t stream, afdep_peer_counters_t *to);

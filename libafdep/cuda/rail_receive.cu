@@ -10,6 +10,7 @@
  * the CTA that has the least of it.
  */
 #include "cuda/launch.cuh"
+#include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
@@ -418,6 +419,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         write_ends(r, call, exchange);
     }
     lay_out<VECTORS>(r, call, exchange, c);
+    if (call.parts & AFDEP_CUDA_RECEIVE_COUNT)
+        afdep_few_renew_partials(r, exchange);
     if ((call.parts & AFDEP_CUDA_RECEIVE_PLACE) && afdep_rail_leave(r, AFDEP_CUDA_RECEIVE))
         afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
 }

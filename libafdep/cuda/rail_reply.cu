@@ -16,6 +16,7 @@
  * stream orders them. Combine inboxes of n - G were read: their sources collected before they dispatched n.
  */
 #include "cuda/launch.cuh"
+#include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
 #include "cuda/sum.cuh"
 
@@ -385,6 +386,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     if (afdep_channel_warp(r) >= 0)
         reply_forward(r, exchange, terms);
+    afdep_few_renew_rows(r, exchange);
     if (afdep_rail_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
         afdep_finish(r.c, AFDEP_CUDA_REPLY, exchange);
 }
