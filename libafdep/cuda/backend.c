@@ -170,7 +170,7 @@ static afdep_status_t share_device(afdep_cuda_t *c)
     const afdep_shape_t *s = c->shape;
     int sms = 0, threads = 0, ranks = 0;
     if (afdep_cuda_across(s))
-        return afdep_rail_share(&c->rail, c->settings, c->fabric, c->device, &c->grids);
+        return afdep_rail_share(c->settings, c->fabric, c->device, &c->grids);
     cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->device);
     if (error == cudaSuccess)
         error = afdep_cuda_prepare_dispatch(s, &threads);

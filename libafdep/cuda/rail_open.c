@@ -152,6 +152,8 @@ static cudaError_t fill_copies(const afdep_rail_rank_t *r, const afdep_settings_
         error = afdep_cuda_fill64(ffn ? r->sent_tails : r->combine_tails, lanes, tail, 0);
     for (int g = 0; error == cudaSuccess && !ffn && g < s->in_flight; g++)
         error = afdep_cuda_fill64(r->count_words + g * s->ffn_domains, (uint64_t)s->ffn_domains, first_tag(settings, g), 0);
+    if (error == cudaSuccess && ffn)
+        error = afdep_cuda_fill64(r->joined, 1, afdep_word((uint32_t)settings->first_exchange, 0), 0);
     if (error == cudaSuccess && ffn) /* words that no exchange has written yet are of one that is over */
         error = afdep_cuda_fill64(r->counts, counts, afdep_word((uint32_t)settings->first_exchange, 0), 0);
     return error;
@@ -273,8 +275,8 @@ static cudaError_t load_kernels(const afdep_shape_t *s)
     return error == cudaSuccess ? afdep_rail_prepare_collect(s) : error;
 }
 
-afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_device_fabric_t *fabric,
-                                int device, afdep_cuda_grids_t *grids)
+afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_device_fabric_t *fabric, int device,
+                                afdep_cuda_grids_t *grids)
 {
     const afdep_shape_t *s = &settings->shape;
     int sms = 0, share = 0, ffn = afdep_is_ffn(s, fabric->rank);
@@ -288,8 +290,6 @@ afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *sett
         return status;
     grids->local = share;
     grids->communicating = least(share, s->num_sms);
-    rail->params.communicating = grids->communicating;
-    rail->params.channel_warps = least(AFDEP_RAIL_WARPS, (s->channels - 1) / grids->communicating + 1);
     return AFDEP_OK;
 }
 
