@@ -254,15 +254,23 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
                                    .parts = parts };
 }
 
+/* Across domains: units that a receive or reply serves (rail.cuh). */
+static int64_t served_units(const afdep_shape_t *s, int32_t bucket)
+{
+    int sparse = s->sparse_dispatch && s->sparse_combine;
+    return (int64_t)s->attention_domains * (sparse ? least(bucket, s->channels) : s->channels);
+}
+
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
     int64_t tokens = (int64_t)c->shape->attention_ranks * bucket;
     if (afdep_cuda_across(c->shape) && in_lines(c, bucket))
         return few_grid(c, tokens * afdep_row_lines(c->shape), c->grids.local);
-    int grid = grid_for(units_of(c, tokens, bucket, afdep_row_lines(c->shape), AFDEP_PART), 4, c->grids.local);
-    if (!afdep_cuda_across(c->shape)) /* across domains also all that serve channels */
-        return grid;
-    return grid > c->grids.communicating ? grid : c->grids.communicating;
+    int64_t units =
+        units_of(c, tokens, bucket, afdep_row_lines(c->shape), AFDEP_PART);
+    if (afdep_cuda_across(c->shape) && units < served_units(c->shape, bucket))
+        units = served_units(c->shape, bucket);
+    return grid_for(units, 4, c->grids.local);
 }
 
 /* The kernel that only counts, and the host's wait for it. */

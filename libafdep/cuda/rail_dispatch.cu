@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_dispatch across domains. A channel's warp sends the tokens of its channel, one row for each FFN domain that owns
- * one of a token's experts, and the finish tail with the last of them. One more warp sends the token counts, before the
- * rows as far as it is up to this rank: they are what lets the receiver retire channels without tokens.
+ * source_dispatch across domains. A channel's warp sends the tokens of its channel, one row for each FFN domain that
+ * owns one of a token's experts, and the finish tail with the last of them; a round (rail_words.cuh) is a channel of
+ * every warp. One more warp sends the token counts, before the rows as far as it is up to this rank: they are what lets
+ * the receiver retire channels without tokens.
  *
- * Reuse. With sparse combine nothing is stored before every FFN rail peer's done witness of exchange n - G has come, also
- * from those that got no row: inbox and words of that exchange have been read there. Without it, the collect of n - G has
- * seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were read.
+ * Reuse. With sparse combine nothing is stored before every FFN rail peer's done witness of exchange n - G has come,
+ * also from those that got no row: inbox and words of that exchange have been read there. Without it, the collect of n
+ * - G has seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were
+ * read.
  */
 #include "cuda/launch.cuh"
 #include "cuda/rail_few.cuh"
@@ -18,8 +20,8 @@
 
 #define HEAD 4 /* 16-byte words of a row that a lane has on their way at once */
 
-/* A lane's part of the first HEAD * 512 bytes of a token's row, its weight and its scale: what can be asked for before it is
-   known where it goes, and whether it may. */
+/* A lane's part of the first HEAD * 512 bytes of a token's row, its weight and its scale: what can be asked for
+   before it is known where it goes, and whether it may. */
 typedef struct head {
     uint4 v[HEAD];
     float weight, scale;
@@ -92,8 +94,9 @@ typedef struct lane_state {
 } lane_state_t;
 
 /* Sends one token's row to the FFN domains in `domains`. */
-static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int channel,
-                                 int token, int choice, uint32_t domains, const head_t &head, lane_state_t &l)
+static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange,
+                                 int channel, int token, int choice, uint32_t domains, const head_t &head,
+                                 lane_state_t &l, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -114,7 +117,7 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
         uint64_t tail = __shfl_sync(AFDEP_FULL, (unsigned long long)l.tail, to);
         uint64_t next = __shfl_sync(AFDEP_FULL, (unsigned long long)l.next, to);
         if (__shfl_sync(AFDEP_FULL, l.placed + 1 == l.sent, to))
-            rail.put_signal(AFDEP_RAIL_FINISH_TAIL, channel, to, at, row, r.layout.row.bytes, word, tail, next);
+            rail.put_signal(AFDEP_RAIL_FINISH_TAIL, channel, to, at, row, r.layout.row.bytes, word, tail, next, round);
         else
             rail.put(channel, to, at, row, r.layout.row.bytes);
     }
@@ -122,8 +125,8 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
 }
 
 /* source_dispatch: all tokens of one channel, and its finish tails. */
-static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int channel,
-                                    bool *gate)
+static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange,
+                                    int channel, bool *gate, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -154,10 +157,10 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
             domains = take_token(r, d, token, &choice);
             head = load_head(r, d, token);
         }
-        put_token(r, d, exchange, channel, token, choice, domains, head, l);
+        put_token(r, d, exchange, channel, token, choice, domains, head, l, round);
     }
-    /* A channel that carries no row to a domain still finishes there: in the dense protocol always, in the sparse one when
-       it was assigned a token, as the receiver knows from T. */
+    /* A channel that carries no row to a domain still finishes there: in the dense protocol always, in the sparse
+       one when it was assigned a token, as the receiver knows from T. */
     for (uint32_t left = __ballot_sync(AFDEP_FULL, mine && l.sent == 0); left; left &= left - 1) {
         int to = __ffs((int)left) - 1;
         rail.signal(AFDEP_RAIL_FINISH_TAIL, channel, to,
@@ -208,17 +211,25 @@ static __device__ void await_unserved(const afdep_rail_rank_t &r, const afdep_cu
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
+    __shared__ afdep_rail_words_t words;
+    afdep_rail_round_t round = afdep_rail_first_round(&words);
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_DISPATCH);
     const afdep_shape_t &s = r.c.shape;
+    const afdep_peer_rail rail = { r };
     int channels = s.sparse_dispatch ? min(d.tokens, s.channels) : s.channels, warps = afdep_warp_count();
     int base = afdep_channel_base(&s, r.source_domain), warp = afdep_warp_index();
     bool gate = false;
+    __syncthreads(); /* there are rounds to send in */
     if (s.sparse_dispatch && warp == warps - 1)
         send_counts(r, d, exchange, &gate);
-    /* Channels in the order of their first tokens, so that what comes first goes first. */
-    for (int i = warp; i < channels; i += warps)
-        if (!send_channel(r, d, exchange, (base + i) % s.channels, &gate))
+    /* Channels in the order of their first tokens, so that what comes first goes first; a round for each that a warp
+       has. */
+    for (int i = 0; i < channels; i += warps) {
+        if (i + warp < channels && !send_channel(r, d, exchange, (base + i + warp) % s.channels, &gate, round))
             break;
+        if (!rail.publish(round))
+            break;
+    }
     if (s.sparse_dispatch && !s.sparse_combine)
         await_unserved(r, d, exchange);
     afdep_few_renew_combine(r, exchange);

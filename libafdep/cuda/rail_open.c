@@ -191,6 +191,8 @@ static cudaError_t fill_copies(const afdep_rail_rank_t *r, const afdep_settings_
         error = afdep_cuda_fill64(ffn ? r->sent_tails : r->combine_tails, lanes, tail, 0);
     for (int g = 0; error == cudaSuccess && !ffn && g < s->in_flight; g++)
         error = afdep_cuda_fill64(r->count_words + g * s->ffn_domains, (uint64_t)s->ffn_domains, first_tag(settings, g), 0);
+    if (error == cudaSuccess && ffn)
+        error = afdep_cuda_fill64(r->joined, 1, afdep_word((uint32_t)settings->first_exchange, 0), 0);
     if (error == cudaSuccess && ffn) /* words that no exchange has written yet are of one that is over */
         error = afdep_cuda_fill64(r->counts, counts, afdep_word((uint32_t)settings->first_exchange, 0), 0);
     if (error == cudaSuccess && ffn)
@@ -285,9 +287,9 @@ static int least(int a, int b)
 
 /*
  * A GPU's SMs are shared out among the ranks on it, and a CTA is counted as a whole SM. Kernels do not overlap at their
- * edges, so one kernel of a rank counts. Attention ranks move and sum a row per token and FFN domain; FFN ranks place and
- * sum every row several times, and there are few of them: two thirds of the SMs are the Attention ranks', as far as they
- * can use them, and the rest the FFN ranks'.
+ * edges beyond that (rail_few.cuh), so one kernel of a rank counts. Attention ranks move and sum a row per token and FFN
+ * domain; FFN ranks place and sum every row several times, and there are few of them: half of the SMs are the Attention
+ * ranks', as far as they can use them, and the rest the FFN ranks'.
  */
 static afdep_status_t share_sms(const afdep_shape_t *s, const int *same_device, int sms, int ffn, int *share)
 {
@@ -298,7 +300,7 @@ static afdep_status_t share_sms(const afdep_shape_t *s, const int *same_device, 
     }
     int left = sms, source_share = 0;
     if (sources > 0)
-        source_share = least((workers ? 2 * sms / 3 : sms) / sources, s->num_sms);
+        source_share = least((workers ? sms / 2 : sms) / sources, s->num_sms);
     left -= sources * source_share;
     int worker_share = workers ? least(left / workers, AFDEP_RAIL_MOST_CTAS) : 0;
     if ((sources && source_share < 1) || (workers && worker_share < 1))
@@ -322,8 +324,8 @@ static cudaError_t load_kernels(const afdep_shape_t *s)
     return error == cudaSuccess ? afdep_rail_prepare_collect(s) : error;
 }
 
-afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_device_fabric_t *fabric,
-                                int device, afdep_cuda_grids_t *grids)
+afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_device_fabric_t *fabric, int device,
+                                afdep_cuda_grids_t *grids)
 {
     const afdep_shape_t *s = &settings->shape;
     int sms = 0, share = 0, ffn = afdep_is_ffn(s, fabric->rank);
@@ -337,22 +339,20 @@ afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *sett
         return status;
     grids->local = share;
     grids->communicating = least(share, s->num_sms);
-    rail->params.few_ctas = share / 2;
-    rail->params.communicating = grids->communicating;
-    rail->params.channel_warps = least(AFDEP_RAIL_WARPS, (s->channels - 1) / grids->communicating + 1);
     return AFDEP_OK;
 }
 
 /* ---- Who is who ---------------------------------------------------------------------------------------------------- */
 
 void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_cuda_rank_t *common,
-                        const afdep_device_fabric_t *fabric)
+                        const afdep_device_fabric_t *fabric, const afdep_cuda_grids_t *grids)
 {
     const afdep_shape_t *s = &common->shape;
     afdep_rail_rank_t *p = &rail->params;
     int ffn = afdep_is_ffn(s, common->rank), links = ffn ? s->attention_domains : s->ffn_domains;
     p->c = *common;
     p->few_tokens = few_tokens(settings);
+    p->few_ctas = grids->local / 2;
     (void)few_layout(&p->c.own, settings, ffn); /* which fits, as the segment does */
     (void)few_layout(&p->c.peer, settings, !ffn);
     p->domain = afdep_domain_of(s, common->rank);

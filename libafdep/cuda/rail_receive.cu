@@ -393,18 +393,20 @@ template <int VECTORS>
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_receive_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
 {
+    __shared__ uint32_t forwarded[AFDEP_RAIL_RAILS]; /* by this CTA, to each rail */
     counting_t c = counting_arrays(r.c.shape);
     clear_counts(r.c.shape, c);
+    if (threadIdx.x < AFDEP_RAIL_RAILS)
+        forwarded[threadIdx.x] = 0;
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_RECEIVE);
     int warp = (int)threadIdx.x / AFDEP_WARP;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
-        if ((int)blockIdx.x < r.communicating) {
-            if (afdep_channel_warp(r) >= 0)
-                afdep_forward(r, call, exchange);
-            __syncthreads(); /* all that this CTA forwarded before its arrival */
-            if (warp == 0 && !afdep_poisoned(r.c))
-                afdep_end_forward(r, exchange);
-        }
+        __syncthreads(); /* the counts are clear */
+        afdep_forward(r, call, exchange, forwarded);
+        __syncthreads(); /* all that this CTA forwarded before its arrival */
+        if (warp == 0 && !afdep_poisoned(r.c))
+            afdep_end_forward(r, exchange, forwarded);
+        __syncwarp();
         bool fine = warp != WARPS - 1 || afdep_join(r, exchange, c.arrived);
         if (!__syncthreads_and(fine))
             return;
