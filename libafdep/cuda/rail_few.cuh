@@ -34,23 +34,35 @@
 
 /* ---- Kernels ------------------------------------------------------------------------------------------------------- */
 
-/* afdep_enter() of these kernels. `early` gets the number of the exchange where it is known before the kernel before has
-   ended: with one exchange in flight the last kernel but one wrote it at the latest. */
+/*
+ * The number of the exchange, as afdep_enter() has it in one domain: with one in flight dispatch and reply alone count, may
+ * look before the kernel before them has ended, and then tell `early`; receive and collect go by their numbers and end without
+ * meeting. With several in flight each call counts for itself.
+ */
 template <typename Early> __device__ __forceinline__ uint64_t afdep_few_enter(const afdep_rail_rank_t &r, int call, Early early)
 {
-    const volatile uint64_t *at = &r.c.state->count[call];
-    bool alone = r.c.shape.in_flight == 1;
+    bool alone = r.c.shape.in_flight == 1, counts = call == AFDEP_CUDA_DISPATCH || call == AFDEP_CUDA_REPLY;
+    int counted = counts || !alone ? call : call == AFDEP_CUDA_COLLECT ? AFDEP_CUDA_DISPATCH : AFDEP_CUDA_REPLY;
+    const volatile uint64_t *at = &r.c.state->count[counted];
     uint64_t before = 0;
-    if (alone) {
+    if (alone && counts) {
         before = *at;
         early(before + 1);
     }
     afdep_await_previous();
     if ((int)gridDim.x <= r.few_ctas)
         afdep_let_next_start();
-    if (!alone)
+    if (!alone || !counts)
         before = *at;
-    return before + 1;
+    return before + (alone && call == AFDEP_CUDA_COLLECT ? 0 : 1);
+}
+
+/* The end of a receive or collect: what their own numbers are is for kernels of many tokens, and for the host. */
+__device__ __forceinline__ void afdep_few_leave(const afdep_rail_rank_t &r, int call, uint64_t exchange)
+{
+    bool last = r.c.shape.in_flight == 1 ? blockIdx.x == 0 && threadIdx.x == 0 : afdep_rail_leave(r, call);
+    if (last && !afdep_poisoned(r.c))
+        afdep_finish(r.c, call, exchange);
 }
 
 template <typename Argument>

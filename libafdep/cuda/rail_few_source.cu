@@ -199,8 +199,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         int token = unit / lines;
         fine = collect_line(r, call, exchange, token, unit - token * lines, targets[token]);
     }
-    if (afdep_rail_leave(r, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r.c))
-        afdep_finish(r.c, AFDEP_CUDA_COLLECT, exchange);
+    afdep_few_leave(r, AFDEP_CUDA_COLLECT, exchange);
 }
 
 /* ---- Launching ----------------------------------------------------------------------------------------------------- */

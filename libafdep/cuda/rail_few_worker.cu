@@ -10,7 +10,7 @@
  * of a token of this rank's own rail, whose partials are awaited and summed with this rank's own in rail order and sent to the
  * source; then the combine signals of a channel. What others wait for comes first, so that waiting blocks nobody.
  */
-#define FEW_THREADS 768 /* of a receive: an SM, and nothing spills */
+#define FEW_THREADS 704 /* of a receive: an SM, and nothing spills */
 #define REPLY_THREADS 512
 
 #include "cuda/rail_few.cuh"
@@ -282,10 +282,10 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1)
     int groups = (afdep_lines(afdep_row_vectors(&s)) + LINES - 1) / LINES, parts = groups + afdep_tail_lines(&s);
     int warp = (int)threadIdx.x / AFDEP_WARP, placing = max((int)gridDim.x - 1, 1), cta = (int)blockIdx.x;
     bool count = call.parts & AFDEP_CUDA_RECEIVE_COUNT, place = call.parts & AFDEP_CUDA_RECEIVE_PLACE, fine = true;
+    __syncthreads(); /* the arrays are clear */
     uint64_t exchange = afdep_few_enter(r, AFDEP_CUDA_RECEIVE, [](uint64_t) {});
     if (count)
-        fine = relay_all(r, call.bucket, exchange);
-    __syncthreads(); /* the arrays are clear; whoever failed has poisoned the rank */
+        fine = relay_all(r, call.bucket, exchange); /* whoever fails has poisoned the rank */
     if (!take_choices(r, exchange, call.bucket, f))
         return;
     starts_t starts = find_starts(s, f);
@@ -302,8 +302,8 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1)
     }
     if (count)
         afdep_few_renew_partials(r, exchange);
-    if (place && afdep_rail_leave(r, AFDEP_CUDA_RECEIVE) && !afdep_poisoned(r.c))
-        afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
+    if (place)
+        afdep_few_leave(r, AFDEP_CUDA_RECEIVE, exchange);
 }
 
 /* ---- reply --------------------------------------------------------------------------------------------------------- */
