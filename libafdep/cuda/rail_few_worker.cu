@@ -10,7 +10,7 @@
  * of a token of this rank's own rail, whose partials are awaited and summed with this rank's own in rail order and sent to the
  * source; then the combine signals of a channel. What others wait for comes first, so that waiting blocks nobody.
  */
-#define FEW_THREADS 704 /* of a receive: an SM, and nothing spills */
+#define FEW_THREADS 640 /* of a receive: an SM, and nothing spills */
 #define REPLY_THREADS 512
 
 #include "cuda/rail_few.cuh"
