@@ -127,26 +127,43 @@ static __device__ __forceinline__ bool put_counts(const afdep_rail_rank_t &r, co
     return true;
 }
 
+/* A warp's work of a dispatch, in the order in which it is done. */
+typedef struct piece {
+    enum { TAIL, LINES, CHANNEL, COUNTS, NONE } kind;
+    int token, part; /* of a channel: part, which of those with tokens */
+} piece_t;
+
+static __device__ __forceinline__ piece_t piece_at(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, int n)
+{
+    const afdep_shape_t &s = r.c.shape;
+    int tail_lines = afdep_tail_lines(&s), groups = (afdep_lines(afdep_row_vectors(&s)) + FEW_AT_ONCE - 1) / FEW_AT_ONCE;
+    int tails = d.bucket * tail_lines, rows = tails + d.tokens * groups, words = rows + min(d.tokens, s.channels);
+    if (n >= rows)
+        return { n < words ? piece_t::CHANNEL : n == words ? piece_t::COUNTS : piece_t::NONE, 0, n - rows };
+    int of = n < tails ? n : n - tails, each = n < tails ? tail_lines : groups, token = each == 1 ? of : of / each;
+    return { n < tails ? piece_t::TAIL : piece_t::LINES, token, of - token * each };
+}
+
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_dispatch_few_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
     const afdep_shape_t &s = r.c.shape;
-    int payload_lines = afdep_lines(afdep_row_vectors(&s)), tail_lines = afdep_tail_lines(&s);
-    int groups = (payload_lines + FEW_AT_ONCE - 1) / FEW_AT_ONCE, channels = min(d.tokens, s.channels);
-    int tails = d.bucket * tail_lines, rows = tails + d.tokens * groups, words = rows + channels;
-    int base = afdep_channel_base(&s, r.source_domain);
-    int unit = afdep_warp_index();
+    int n = afdep_warp_index(), base = afdep_channel_base(&s, r.source_domain);
     bool gate = false, fine = true;
-    uint64_t exchange =
-        afdep_few_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit <= words && wait_witnesses(r, n); });
-    for (; fine && unit <= words; unit += afdep_warp_count()) {
-        int of = unit < tails ? unit : unit - tails, each = unit < tails ? tail_lines : groups, n = of / each;
-        if (unit < tails)
-            fine = put_tail(r, d, exchange, n, of - n * each, &gate);
-        else if (unit < rows)
-            fine = put_lines(r, d, exchange, n, (of - n * each) * FEW_AT_ONCE, &gate);
-        else if (unit < words)
-            fine = put_channel(r, d, exchange, (base + unit - rows) % s.channels, &gate);
+    piece_t p = piece_at(r, d, n); /* worked out, and asked for, while the kernel before ends */
+    if (p.token < d.tokens && p.kind <= piece_t::LINES) {
+        afdep_prefetch(d.ids + (int64_t)p.token * s.top_k);
+        afdep_prefetch((const unsigned char *)d.x + (uint64_t)p.token * r.layout.row.payload_bytes);
+    }
+    uint64_t exchange = afdep_few_enter(r, AFDEP_CUDA_DISPATCH,
+                                        [&](uint64_t e) { gate = p.kind != piece_t::NONE && wait_witnesses(r, e); });
+    for (; fine && p.kind != piece_t::NONE; n += afdep_warp_count(), p = piece_at(r, d, n)) {
+        if (p.kind == piece_t::TAIL)
+            fine = put_tail(r, d, exchange, p.token, p.part, &gate);
+        else if (p.kind == piece_t::LINES)
+            fine = put_lines(r, d, exchange, p.token, p.part * FEW_AT_ONCE, &gate);
+        else if (p.kind == piece_t::CHANNEL)
+            fine = put_channel(r, d, exchange, (base + p.part) % s.channels, &gate);
         else
             fine = put_counts(r, d, exchange, &gate);
     }

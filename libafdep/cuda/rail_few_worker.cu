@@ -114,26 +114,25 @@ static __device__ __forceinline__ void pass_words(const afdep_rail_rank_t &r, ui
     }
 }
 
-/* The choices to every rank of the domain, packed for each (protocol/device.h): eight lanes make a word, whose first stores
-   it. */
+/* The choices to every rank of the domain, packed for each (protocol/device.h), a lane for each rank. */
 static __device__ __forceinline__ void pass_choices(const afdep_rail_rank_t &r, uint64_t exchange, int bucket, const relay_t &u,
                                                     int id, uint32_t known)
 {
     const afdep_shape_t &s = r.c.shape;
-    int lane = (int)afdep_lane(), word = lane / AFDEP_CHOICES_A_WORD, slot = lane % AFDEP_CHOICES_A_WORD;
-    uint64_t offset = choice_word(r, exchange, u.a, u.token, word);
-    for (int q = 0; q < s.ranks_per_domain; q++) {
-        int local = local_expert(s, afdep_ffn_rank(&s, r.domain, q), id);
-        uint32_t bits = (uint32_t)(local + 1) << 10 * (slot % 3), part[3];
-#pragma unroll
-        for (int i = 0; i < 3; i++) {
-            part[i] = slot / 3 == i ? bits : 0;
-            for (int step = 1; step < AFDEP_CHOICES_A_WORD; step *= 2)
-                part[i] |= __shfl_xor_sync(AFDEP_FULL, part[i], step);
+    int lane = (int)afdep_lane(), slot = lane % AFDEP_CHOICES_A_WORD;
+    for (int word = 0; word < afdep_choice_words(&s); word++) {
+        uint64_t offset = choice_word(r, exchange, u.a, u.token, word);
+        uint4 packed = make_uint4(0, 0, 0, 0);
+        for (int q = 0; q < s.ranks_per_domain; q++) {
+            int local = local_expert(s, afdep_ffn_rank(&s, r.domain, q), id);
+            uint32_t bits = lane / AFDEP_CHOICES_A_WORD == word ? (uint32_t)(local + 1) << 10 * (slot % 3) : 0;
+            uint32_t x = __reduce_or_sync(AFDEP_FULL, slot < 3 ? bits : 0), y = __reduce_or_sync(AFDEP_FULL, slot / 3 == 1 ? bits : 0);
+            uint32_t z = __reduce_or_sync(AFDEP_FULL, slot >= 6 ? bits : 0) | afdep_bucket_mark(bucket);
+            if (lane == q)
+                packed = make_uint4(x, y, z, (uint32_t)exchange);
         }
-        if (slot == 0 && word < afdep_choice_words(&s))
-            afdep_store_word(afdep_domain_segment(r, q) + offset,
-                             make_uint4(part[0], part[1], part[2] | afdep_bucket_mark(bucket), (uint32_t)exchange));
+        if (lane < s.ranks_per_domain)
+            afdep_store_word(afdep_domain_segment(r, lane) + offset, packed);
     }
     if (lane == 0)
         *rails_word(r, exchange, u.source, u.token) = afdep_word((uint32_t)exchange, known);
@@ -142,23 +141,25 @@ static __device__ __forceinline__ void pass_choices(const afdep_rail_rank_t &r, 
 static __device__ __forceinline__ bool relay_tail(const afdep_rail_rank_t &r, int bucket, uint64_t exchange, const relay_t &u)
 {
     const afdep_shape_t &s = r.c.shape;
-    int lane = (int)afdep_lane();
-    uint4 ids[1];
-    uint32_t rails;
-    int id;
-    afdep_look_for_t look = look_for(r, exchange, u, u.line - u.tail, lane < s.top_k);
-    afdep_load_lines<1>(look, ids);
+    int lane = (int)afdep_lane(), id;
+    uint32_t used = u.tail * AFDEP_WARP + lane < afdep_tail_words(&s), rails;
+    uint4 ids[1], words[1];
+    afdep_look_for_t look = look_for(r, exchange, u, u.line - u.tail, lane < s.top_k), tail = look_for(r, exchange, u, u.line, used);
+    afdep_load_lines<1>(tail, words); /* a first look; the first tail line is where the choices are */
+    if (u.tail == 0)
+        ids[0] = words[0];
+    else
+        afdep_load_lines<1>(look, ids);
     if (!take_ids(r, exchange, bucket, u, ids, look, &id, &rails))
         return false;
     if (u.tail == 0)
         pass_choices(r, exchange, bucket, u, id, rails);
-    uint32_t others = rails & ~(AFDEP_RAIL_PRESENT | 1u << r.rail), used = u.tail * AFDEP_WARP + lane < afdep_tail_words(&s);
+    uint32_t others = rails & ~(AFDEP_RAIL_PRESENT | 1u << r.rail);
     if (!others)
         return true;
-    uint4 words[1];
-    look = look_for(r, exchange, u, u.line, used);
-    afdep_load_lines<1>(look, words);
-    if (!afdep_await_lines<1>(r.c, look, exchange, words))
+    if (u.tail == 0 && lane < s.top_k)
+        words[0] = ids[0];
+    if (!afdep_await_lines<1>(r.c, tail, exchange, words))
         return false;
     pass_words(r, exchange, u, others, used, words);
     return true;
@@ -426,32 +427,43 @@ static __device__ __noinline__ void send_domain_words(const afdep_rail_rank_t &r
     r.counters[afdep_ffn_rank(&s, r.domain, q)].signals[AFDEP_RAIL_DOMAIN_WORD] += 1u + (came > 0);
 }
 
+/* A warp's work of a reply, in the order in which it is done. */
+typedef struct piece {
+    int rail, source, token, line; /* rail -1: the signals of channel `line` */
+} piece_t;
+
+static __device__ __forceinline__ piece_t piece_at(const afdep_rail_rank_t &r, int n, int bucket)
+{
+    const afdep_shape_t &s = r.c.shape;
+    int lines = r.c.own.reply_line_count, sources = s.attention_domains, own = sources * bucket * lines;
+    int others = own * (s.ranks_per_domain - 1), of = n < others ? n : n - others, ranks = n < others ? s.ranks_per_domain - 1 : 1;
+    if (of >= own && n >= others)
+        return { -1, 0, 0, of - own };
+    int at = of / lines, source_token = ranks == 1 ? at : at / ranks, rail = at - source_token * ranks;
+    int token = sources == 1 ? source_token : source_token / sources;
+    return { n < others ? rail + (rail >= r.rail) : r.rail, source_token - token * sources, token, of - at * lines };
+}
+
 template <bool WEIGHTED>
 static __global__ void __launch_bounds__(REPLY_THREADS, 1)
     rail_reply_few_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
 {
     const afdep_shape_t &s = r.c.shape;
-    int lines = r.c.own.reply_line_count, d = s.ranks_per_domain, sources = s.attention_domains;
-    int own = sources * call.bucket * lines, others = own * (d - 1), units = others + own + s.channels;
-    bool last = blockIdx.x == gridDim.x - 1 && threadIdx.x / AFDEP_WARP == REPLY_THREADS / AFDEP_WARP - 1;
+    int pieces = s.attention_ranks * call.bucket * r.c.own.reply_line_count + s.channels, n = afdep_warp_index();
+    bool last = blockIdx.x == gridDim.x - 1 && threadIdx.x / AFDEP_WARP == REPLY_THREADS / AFDEP_WARP - 1, fine = true;
+    piece_t p = piece_at(r, n, call.bucket); /* worked out while the kernel before ends */
     uint64_t exchange = afdep_few_enter(r, AFDEP_CUDA_REPLY, [](uint64_t) {});
-    bool fine = !afdep_poisoned(r.c);
-    if (fine && last)
+    if (last && !afdep_poisoned(r.c))
         send_witnesses(r, exchange);
-    for (int unit = afdep_warp_index(); fine && unit < units; unit += afdep_warp_count()) {
-        if (unit >= others + own) {
-            send_signals(r, exchange, call.bucket, unit - others - own);
-            continue;
-        }
-        int of = unit < others ? unit : unit - others, at = of / lines, line = of - at * lines;
-        int ranks = unit < others ? d - 1 : 1, n = at / ranks, rail = at - n * ranks, token = n / sources;
-        int source = n - token * sources;
-        if (unit < others)
-            send_partial<WEIGHTED>(r, call.rows, exchange, rail + (rail >= r.rail), source, token, line);
+    for (; fine && n < pieces; n += afdep_warp_count(), p = piece_at(r, n, call.bucket)) {
+        if (p.rail == r.rail)
+            fine = send_sum<WEIGHTED>(r, call.rows, exchange, p.source, p.token, p.line);
+        else if (p.rail >= 0)
+            send_partial<WEIGHTED>(r, call.rows, exchange, p.rail, p.source, p.token, p.line);
         else
-            fine = send_sum<WEIGHTED>(r, call.rows, exchange, source, token, line);
+            send_signals(r, exchange, call.bucket, p.line);
     }
-    if (fine && last)
+    if (last && !afdep_poisoned(r.c))
         send_domain_words(r, exchange, call.bucket);
     afdep_few_renew_rows(r, exchange);
     if (afdep_rail_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
