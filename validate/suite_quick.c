@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "validate/engine.h"
 #include "validate/recording.h"
 #include "validate/rig.h"
 
@@ -23,10 +24,8 @@ static void run_eager(const afdep_validation_t *v, const afdep_case_t *c, afdep_
 {
     const eager_t *e = c->argument;
     afdep_rig_t rig;
-    int packs = e->rig.fp8_combine == AFDEP_ON;
-    if ((e->repeat || packs) && v->backend && strcmp(v->backend, "cuda") == 0) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "%s is not built for the CUDA backend",
-                          packs ? "FP8 combine" : "cached routing");
+    if (e->repeat && v->backend && strcmp(v->backend, "cuda") == 0) {
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "cached routing is not built for the CUDA backend");
         return;
     }
     if (afdep_rig_open(v, &e->rig, &rig, outcome) != 0)
@@ -236,8 +235,7 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
                                          "fp8_combine" };
     const afdep_scenario_t *s = v->scenario;
     int one_domain = s->ranks_per_domain == afdep_scenario_ranks(s);
-    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0 || /* FP8 combine is off there */
-                     (v->backend && strcmp(v->backend, "cuda") == 0);                      /* or refused */
+    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0; /* FP8 combine is off there */
     (void)c;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)no_packing; i++) {
         afdep_rig_plan_t rig_plan = { 0 };
@@ -334,6 +332,13 @@ const afdep_case_t afdep_cases_quick[] = {
     { "cached_routing_alignment", AFDEP_SUITE_QUICK,
       EAGER(.rig = { .alignment = 8, .apply_weights = 1, .sparse_dispatch = AFDEP_OFF }, .shape = equal_sums, .repeat = 4,
             .exchanges = 8, .read_host_counts = 1) },
+    { "load_statistics", AFDEP_SUITE_QUICK, afdep_run_load,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .alignment = 4 }, 0, NULL },
+    { "load_statistics_many_experts", AFDEP_SUITE_QUICK, afdep_run_load,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .num_experts_per_rank = 520 }, 0, NULL },
+    { "send_only", AFDEP_SUITE_QUICK, afdep_run_send_only, &(const afdep_rig_plan_t){ .capacity = 32 }, 0, NULL },
+    { "send_only_many_experts", AFDEP_SUITE_QUICK, afdep_run_send_only,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .num_experts_per_rank = 520 }, 0, NULL },
     { "mixed_hybrid", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1 }, .shape = uneven, .exchanges = 6) },
     { "mixed_hybrid_dense", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1, .stagger = AFDEP_OFF,
                                                               .sparse_dispatch = AFDEP_OFF, .sparse_combine = AFDEP_OFF },

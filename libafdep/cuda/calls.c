@@ -86,11 +86,24 @@ static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket, i
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
+/* Between a send-only dispatch and its completion no other call is taken. */
+static afdep_status_t check_complete(const afdep_cuda_t *c, const char *call)
+{
+    if (!c->incomplete)
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_ORDER, "%s: the send-only dispatch of exchange %llu is not completed yet", call,
+                      (unsigned long long)c->started);
+}
+
 static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch_t *d)
 {
     const afdep_shape_t *s = c->shape;
     const char *missing = NULL;
-    afdep_status_t status = check_bucket(c, d->bucket, "source_dispatch");
+    afdep_status_t status = check_complete(c, "source_dispatch");
+    if (status == AFDEP_OK)
+        status = check_bucket(c, d->bucket, "source_dispatch");
+    if (status == AFDEP_OK && d->cached)
+        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "source_dispatch: cached is set, which backend \"cuda\" does not have");
     if (status != AFDEP_OK)
         return status;
     if (d->tokens < 0 || d->tokens > d->bucket)
@@ -115,6 +128,15 @@ static int dispatch_grid(const afdep_cuda_t *c, const afdep_dispatch_t *d)
     return grid_for(units_of(c, d->tokens, d->bucket, afdep_row_lines(s), AFDEP_PIECE) + routes, 4, c->grids.communicating);
 }
 
+/* An invalid choice of an earlier exchange, once: this one is under way in any case. */
+static afdep_status_t tell_route(afdep_cuda_t *c)
+{
+    afdep_status_t status = afdep_cuda_look_route(c);
+    if (status == AFDEP_ERR_ROUTE)
+        c->told_route = c->record->route_exchange;
+    return status;
+}
+
 afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep_stream_t stream)
 {
     afdep_cuda_t *c = state;
@@ -123,7 +145,7 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         status = check_dispatch(c, d);
     if (status != AFDEP_OK)
         return status;
-    int plane = afdep_cuda_plane(c, ++c->started);
+    int plane = afdep_cuda_plane(c, ++c->started), grid = dispatch_grid(c, d);
     c->tokens[plane] = d->tokens;
     c->buckets[plane] = d->bucket;
     afdep_cuda_dispatch_t call = {
@@ -135,14 +157,28 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .weights = d->weights,
         .tokens = d->tokens,
         .bucket = d->bucket,
+        .stage = d->send_only ? AFDEP_CUDA_SEND_NOW : AFDEP_CUDA_SEND,
     };
-    status = launched(c, launch_dispatch(c, &call, dispatch_grid(c, d), (cudaStream_t)stream), "source_dispatch");
-    if (status != AFDEP_OK)
+    status = launched(c, launch_dispatch(c, &call, grid, (cudaStream_t)stream), "source_dispatch");
+    if (status != AFDEP_OK || !d->send_only)
+        return status == AFDEP_OK ? tell_route(c) : status;
+    c->incomplete = 1;
+    c->dispatch = call;
+    c->dispatch.stage = AFDEP_CUDA_SEND_LATE;
+    c->dispatch_grid = grid;
+    c->dispatch_stream = (cudaStream_t)stream;
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_cuda_complete(void *state)
+{
+    afdep_cuda_t *c = state;
+    afdep_status_t status = afdep_cuda_check_call(c);
+    if (status != AFDEP_OK || !c->incomplete)
         return status;
-    status = afdep_cuda_look_route(c); /* of an earlier exchange: this one is under way in any case */
-    if (status == AFDEP_ERR_ROUTE)
-        c->told_route = c->record->route_exchange;
-    return status;
+    c->incomplete = 0;
+    status = launched(c, launch_dispatch(c, &c->dispatch, c->dispatch_grid, c->dispatch_stream), "source_dispatch_complete");
+    return status == AFDEP_OK ? tell_route(c) : status;
 }
 
 static int may_view(const afdep_cuda_t *c, const afdep_collect_t *collect)
@@ -152,6 +188,9 @@ static int may_view(const afdep_cuda_t *c, const afdep_collect_t *collect)
 
 static afdep_status_t check_collect(const afdep_cuda_t *c, const afdep_collect_t *collect)
 {
+    afdep_status_t status = check_complete(c, "source_collect");
+    if (status != AFDEP_OK)
+        return status;
     if (c->finished == c->started)
         return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
                           (unsigned long long)c->finished);
@@ -199,6 +238,8 @@ static afdep_status_t check_receive(const afdep_cuda_t *c, const afdep_receive_t
 {
     const afdep_shape_t *s = c->shape;
     afdep_status_t status = check_bucket(c, r->bucket, "worker_receive");
+    if (status == AFDEP_OK && r->cached)
+        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "worker_receive: cached is set, which backend \"cuda\" does not have");
     if (status != AFDEP_OK)
         return status;
     if (c->counting && r->bucket != c->buckets[afdep_cuda_plane(c, c->started)])

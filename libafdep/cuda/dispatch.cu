@@ -10,6 +10,7 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/lines.cuh"
+#include "cuda/load.cuh"
 #include "cuda/rounds.cuh"
 
 #define THREADS 1024
@@ -38,6 +39,23 @@ static __device__ __noinline__ bool wait_answers(const afdep_cuda_rank_t &r, uin
         }
     }
     return __all_sync(AFDEP_FULL, fine && !poisoned);
+}
+
+/* One look at the answers, by a warp. */
+static __device__ bool answers_are_here(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    const uint64_t *answers = (const uint64_t *)(r.base + afdep_plane_at(r.own, r.shape, exchange) + r.own.answers);
+    uint32_t want = (uint32_t)(exchange - (uint64_t)r.shape.in_flight);
+    bool here = true;
+    for (int f = (int)afdep_lane(); here && f < r.shape.ffn_ranks; f += AFDEP_WARP)
+        here = (int32_t)(afdep_word_high(afdep_load_acquire64(&answers[f])) - want) >= 0;
+    return __all_sync(AFDEP_FULL, here);
+}
+
+static __device__ bool sends(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange)
+{
+    return afdep_sends(
+        r, d.stage, exchange, [&]() { return answers_are_here(r, exchange); }, [&]() { return wait_answers(r, exchange); });
 }
 
 /* Once per warp. */
@@ -86,6 +104,8 @@ static __device__ __forceinline__ void put_routes(const afdep_cuda_rank_t &r, co
     uint64_t word = afdep_word((uint32_t)exchange, afdep_route_low(d.bucket, id));
     r.live_ids[((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)k +
                (uint32_t)slot] = id;
+    if (id >= 0)
+        atomicAdd(afdep_load_expert(r, exchange, id), 1u);
 #pragma unroll 1
     for (int f = 0; f < s.ffn_ranks; f++)
         afdep_signal64((uint64_t *)(afdep_segment(r, f) + plane) + at, word);
@@ -163,11 +183,14 @@ static __device__ __forceinline__ void finish_dispatch(const afdep_cuda_rank_t &
 {
     if (afdep_renewal_due(r.shape, exchange) && !afdep_poisoned(r))
         renew(r, d, exchange);
+    if (blockIdx.x == gridDim.x - 1)
+        afdep_carry_load(r, exchange);
     if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
         return;
 #pragma unroll 1
     for (int f = 0; f < r.shape.ffn_ranks; f++)
         r.counters[f].signals++;
+    *afdep_load_source(r, exchange, 0) = (uint32_t)d.tokens;
     publish_bad_route(r, exchange);
     afdep_finish(r, AFDEP_CUDA_DISPATCH, exchange);
 }
@@ -231,6 +254,8 @@ static __device__ __forceinline__ void put_tail(const afdep_cuda_rank_t &r, cons
               tail == 0);
 }
 
+/* STAGED: of two kernels, see afdep_cuda_stage_t. */
+template <bool STAGED>
 static __global__ void __launch_bounds__(FEW_THREADS, 1)
     dispatch_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
@@ -244,8 +269,14 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1)
         afdep_prefetch((const uint4 *)d.x + (uint64_t)token * (uint32_t)afdep_row_vectors(&s));
     }
     bool gate = false;
-    uint64_t exchange =
-        afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit < units && wait_answers(r, n); });
+    uint64_t exchange;
+    if (STAGED) {
+        exchange = afdep_enter_late(r, AFDEP_CUDA_DISPATCH);
+        if (!(gate = sends(r, d, exchange)))
+            return;
+    } else {
+        exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit < units && wait_answers(r, n); });
+    }
     for (; unit < units; unit += afdep_warp_count(), token = (unit - routes) / parts) {
         if (!pass_gate(r, exchange, &gate))
             break;
@@ -315,15 +346,16 @@ static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dis
     return __popc(leaders);
 }
 
-template <int VECTORS>
+template <int VECTORS, bool STAGED>
 static __global__ void __launch_bounds__(THREADS, 1)
     dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
 {
     __shared__ afdep_rounds<WARPS> rounds;
     bool gate = false;
-    uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = wait_answers(r, n); });
+    uint64_t exchange = STAGED ? afdep_enter_late(r, AFDEP_CUDA_DISPATCH)
+                               : afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = wait_answers(r, n); });
     int pieces = afdep_pieces(&r.shape, AFDEP_PIECE), routes = route_units(r.shape, d.bucket);
-    if (__syncthreads_or(!pass_gate(r, exchange, &gate)))
+    if (STAGED ? !sends(r, d, exchange) : __syncthreads_or(!pass_gate(r, exchange, &gate)))
         return;
     for (int unit = afdep_warp_index(); unit < routes; unit += afdep_warp_count())
         put_routes(r, d, exchange, unit);
@@ -334,19 +366,38 @@ static __global__ void __launch_bounds__(THREADS, 1)
     finish_dispatch(r, d, exchange);
 }
 
+typedef void (*kernel_t)(const afdep_cuda_rank_t, const afdep_cuda_dispatch_t);
+
+static kernel_t kernel_of(const afdep_shape_t &s, bool staged)
+{
+    const int bf16 = 2 * AFDEP_PIECE / 512, fp8 = AFDEP_PIECE / 512;
+    if (s.fp8)
+        return staged ? dispatch_kernel<fp8, true> : dispatch_kernel<fp8, false>;
+    return staged ? dispatch_kernel<bf16, true> : dispatch_kernel<bf16, false>;
+}
+
+static kernel_t few_kernel_of(bool staged)
+{
+    return staged ? dispatch_few_kernel<true> : dispatch_few_kernel<false>;
+}
+
 cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                        cudaStream_t stream)
 {
+    bool staged = d->stage != AFDEP_CUDA_SEND;
     if (afdep_in_lines(&r->shape, d->bucket))
-        return afdep_launch(dispatch_few_kernel, grid, FEW_THREADS, 0, stream, *r, *d);
-    return r->shape.fp8 ? afdep_launch(dispatch_kernel<AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d)
-                        : afdep_launch(dispatch_kernel<2 * AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d);
+        return afdep_launch(few_kernel_of(staged), grid, FEW_THREADS, 0, stream, *r, *d);
+    return afdep_launch(kernel_of(r->shape, staged), grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads)
 {
     *threads = THREADS;
-    cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<AFDEP_PIECE / 512>, 0)
-                                   : afdep_load(dispatch_kernel<2 * AFDEP_PIECE / 512>, 0);
-    return error == cudaSuccess ? afdep_load(dispatch_few_kernel, 0) : error;
+    cudaError_t error = cudaSuccess;
+    for (int staged = 0; error == cudaSuccess && staged < 2; staged++) {
+        error = afdep_load(kernel_of(*shape, staged), 0);
+        if (error == cudaSuccess)
+            error = afdep_load(few_kernel_of(staged), 0);
+    }
+    return error;
 }

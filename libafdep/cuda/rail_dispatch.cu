@@ -9,6 +9,7 @@
  * seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were read.
  */
 #include "cuda/launch.cuh"
+#include "cuda/load.cuh"
 #include "cuda/rail.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
@@ -30,6 +31,20 @@ static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t excha
             [&](uint64_t value) { return afdep_tag_state(value, want, step); });
     }
     return __all_sync(AFDEP_FULL, fine);
+}
+
+/* One look at them, by a warp. */
+static __device__ bool witnesses_are_here(const afdep_rail_rank_t &r, uint64_t exchange)
+{
+    const afdep_shape_t &s = r.c.shape;
+    const afdep_peer_rail rail = { r };
+    uint32_t step = (uint32_t)s.in_flight;
+    int m = (int)afdep_lane();
+    bool here = !s.sparse_combine || m >= s.ffn_domains;
+    if (!here)
+        here = afdep_tag_state(rail.read(afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m)),
+                               (uint32_t)exchange - step, step) == AFDEP_WORD_READY;
+    return __all_sync(AFDEP_FULL, here);
 }
 
 /* ---- Routes -------------------------------------------------------------------------------------------------- */
@@ -182,6 +197,8 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     for (int token = first; token < d.tokens; token += s.channels) {
         domains = take_token(r, d, token, &choice);
         l.sent += domains >> m & 1;
+        if (choice >= 0)
+            atomicAdd(afdep_load_expert(r.c, exchange, choice), 1u);
         if (m == 0)
             r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token] = domains;
     }
@@ -263,6 +280,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int channels = s.sparse_dispatch ? min(d.tokens, s.channels) : s.channels, warps = afdep_warp_count();
     int base = afdep_channel_base(&s, r.source_domain), warp = afdep_warp_index();
     bool gate = false;
+    if (d.stage != AFDEP_CUDA_SEND &&
+        !(gate = afdep_sends(
+              r.c, d.stage, exchange, [&]() { return witnesses_are_here(r, exchange); },
+              [&]() { return wait_witnesses(r, exchange); })))
+        return;
     if (s.sparse_dispatch && warp == warps - 1)
         send_counts(r, d, exchange, &gate);
     /* Channels in the order of their first tokens, so that what comes first goes first. */
@@ -271,8 +293,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
             break;
     if (s.sparse_dispatch && !s.sparse_combine)
         await_unserved(r, d, exchange);
+    if (blockIdx.x == gridDim.x - 1)
+        afdep_carry_load(r.c, exchange);
     if (!afdep_leave(r.c, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r.c))
         return;
+    *afdep_load_source(r.c, exchange, 0) = (uint32_t)d.tokens;
     publish_bad_route(r.c, exchange);
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }

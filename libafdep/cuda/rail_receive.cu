@@ -10,6 +10,7 @@
  * the CTA that has the least of it.
  */
 #include "cuda/launch.cuh"
+#include "cuda/load.cuh"
 #include "cuda/rail_forward.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
@@ -107,6 +108,8 @@ static __device__ void take_choices(const afdep_rail_rank_t &r, uint64_t exchang
                 local = local_expert(r, id);
                 if (slot == 0 && totals)
                     atomicAdd(&c.all[s.experts_per_rank + t.rail], 1);
+                if (slot == 0 && noted)
+                    atomicAdd(afdep_load_source(r.c, exchange, t.a), 1u);
             }
         }
         if (noted)
@@ -242,6 +245,7 @@ static __device__ void sum_counts(const afdep_rail_rank_t &r, const afdep_cuda_r
             c.all[e] = start;
             if (blockIdx.x == 0) {
                 ends[e] = start + count;
+                *afdep_load_expert(r.c, exchange, e) = (uint32_t)count;
                 write_end(call, e, start + count, start + aligned);
             }
         }
@@ -397,6 +401,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_RECEIVE);
     int warp = (int)threadIdx.x / AFDEP_WARP;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
+        if (blockIdx.x == gridDim.x - 1)
+            afdep_carry_load(r.c, exchange);
         if ((int)blockIdx.x < r.communicating) {
             if (afdep_channel_warp(r) >= 0)
                 afdep_forward(r, call, exchange);

@@ -136,6 +136,7 @@ static __device__ void sum_counts(const afdep_cuda_rank_t &r, const afdep_cuda_r
             c.all[e] = start;
             if (blockIdx.x == 0) {
                 ends[e] = start + count;
+                *afdep_load_expert(r, exchange, e) = (uint32_t)count;
                 write_end(call, e, start + count, start + aligned);
             }
         }
@@ -157,6 +158,11 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
         int place = i / k, index = first + place, a = index / bucket, token = index - a * bucket;
         int local = c.rows[i] - 1;
         uint32_t row = 0;
+        bool first_choice = local >= 0; /* the token's here: it counts once for its source */
+        for (int other = place * k; first_choice && other < i; other++)
+            first_choice = c.rows[other] == 0;
+        if (first_choice)
+            atomicAdd(afdep_load_source(r, exchange, a), 1u);
         if (local >= 0) {
             const uint32_t *chosen = c.chosen + local * CHUNK_WORDS;
             int rank = c.all[local] + c.before[local] + __popc(chosen[place / 32] & ((1u << place % 32) - 1u));
@@ -328,6 +334,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (!__syncthreads_and(exchange != 0)) /* every thread has its number before one may move it on */
         return;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
+        if (blockIdx.x == gridDim.x - 1)
+            afdep_carry_load(r, exchange);
         if (!count(r, call, exchange, c))
             return;
         position(r, call, exchange, c);

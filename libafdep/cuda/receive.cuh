@@ -3,7 +3,7 @@
 #ifndef AFDEP_CUDA_RECEIVE_CUH
 #define AFDEP_CUDA_RECEIVE_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/load.cuh"
 
 /* ---- Choices ----------------------------------------------------------------------------------------------------- */
 

@@ -198,6 +198,30 @@ static __device__ __forceinline__ void tell(const afdep_cuda_rank_t &r, const af
         r.served[plane * (uint32_t)s.attention_ranks + (uint32_t)a] = f.served[a];
 }
 
+/* The tokens that came, by the last warps of the CTA, an expert or source's token a lane. */
+static __device__ __forceinline__ void tell_load(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket,
+                                                 const few_t &f)
+{
+    const afdep_shape_t &s = r.shape;
+    int thread = THREADS - 1 - (int)threadIdx.x;
+#pragma unroll 1
+    for (int e = thread; e < s.experts_per_rank; e += THREADS)
+        *afdep_load_expert(r, exchange, e) = (uint32_t)count_of(f, e);
+#pragma unroll 1
+    for (int a = thread / AFDEP_WARP; a < s.attention_ranks; a += WARPS) {
+        int tokens = 0;
+#pragma unroll 1
+        for (int first = 0; first < bucket; first += AFDEP_WARP) {
+            int token = first + (int)afdep_lane(), chosen = 0;
+            for (int k = 0; token < bucket && k < s.top_k; k++)
+                chosen |= f.choice[(a * bucket + token) * s.top_k + k];
+            tokens += __popc(__ballot_sync(AFDEP_FULL, chosen != 0));
+        }
+        if (afdep_lane() == 0)
+            *afdep_load_source(r, exchange, a) = (uint32_t)tokens;
+    }
+}
+
 /* ---- Placing ----------------------------------------------------------------------------------------------------- */
 
 /* A warp's work: some lines of a token's payload, or a tail line. */
@@ -337,6 +361,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_RECEIVE);
     unit_t u = unit_at<LINES>(r, exchange, call.bucket, n, groups, parts);
     __syncthreads(); /* the arrays are clear */
+    bool counts = blockIdx.x == gridDim.x - 1 && (call.parts & AFDEP_CUDA_RECEIVE_COUNT);
+    if (counts) /* while the choices are on their way */
+        afdep_carry_load(r, exchange);
     if (!take_choices(r, exchange, call.bucket, f))
         return;
     starts_t starts = find_starts(s, f);
@@ -349,6 +376,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     if (blockIdx.x == gridDim.x - 1)
         tell(r, call, exchange, f, starts);
+    if (counts)
+        tell_load(r, exchange, call.bucket, f);
     if (place)
         answer(r, exchange, f);
 }

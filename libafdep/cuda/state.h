@@ -50,6 +50,7 @@ typedef struct afdep_cuda_state {
     uint32_t poisoned;                /* nonzero: every kernel leaves at once */
     uint32_t reserved;
     uint64_t bad_route; /* of the dispatch under way */
+    uint64_t decided;   /* send-only: exchange << 1 | whether it was sent without waiting */
 } afdep_cuda_state_t;
 
 /* The first failure and the last invalid choice, in host memory that kernels write. */
@@ -63,6 +64,19 @@ typedef struct afdep_cuda_record {
     uint64_t route_exchange; /* 0: no invalid choice; written after route */
     uint64_t route;
 } afdep_cuda_record_t;
+
+/*
+ * Load statistics, in device memory: a ring of the last exchanges, so that whoever reads finds one that is over and that
+ * nobody writes yet (load.cuh). Experts first, then sources: an FFN rank's own experts and all sources, an Attention
+ * rank's tokens for all experts and itself.
+ */
+#define AFDEP_CUDA_LOADS 8
+
+typedef struct afdep_cuda_load {
+    uint64_t *before; /* [AFDEP_CUDA_LOADS][experts + sources]: tokens of all exchanges before */
+    uint32_t *more;   /* [AFDEP_CUDA_LOADS][experts + sources]: of the exchange itself */
+    int32_t experts, sources;
+} afdep_cuda_load_t;
 
 /* What a rank has sent to a peer, in device memory. */
 typedef struct afdep_cuda_counter {
@@ -84,6 +98,7 @@ typedef struct afdep_cuda_rank {
     afdep_cuda_state_t *state;
     afdep_cuda_record_t *record;
     afdep_cuda_counter_t *counters; /* [ranks] */
+    afdep_cuda_load_t load;
     int32_t *live_ids;    /* Attention: [G][capacity][K], the choices as sent */
     uint64_t *positions;  /* FFN: [G][A * capacity][K], exchange << 32 | row + 1; 0 rows: not this rank's */
     int32_t *ends;        /* FFN: [G][E/F] */
@@ -94,6 +109,9 @@ typedef struct afdep_cuda_rank {
     int32_t trap;         /* debugging: a failure traps */
 } afdep_cuda_rank_t;
 
+/* A dispatch as a whole, or in two kernels: one that sends if nothing has to be waited for, and one that makes up for it. */
+typedef enum afdep_cuda_stage { AFDEP_CUDA_SEND, AFDEP_CUDA_SEND_NOW, AFDEP_CUDA_SEND_LATE } afdep_cuda_stage_t;
+
 typedef struct afdep_cuda_dispatch {
     const void *x;
     const float *x_scale;
@@ -101,6 +119,7 @@ typedef struct afdep_cuda_dispatch {
     const int32_t *ids;
     const float *weights;
     int32_t tokens, bucket;
+    int32_t stage; /* afdep_cuda_stage_t */
 } afdep_cuda_dispatch_t;
 
 /* Receive in one kernel, or (with read_host_counts) in two with the host between them. */

@@ -17,6 +17,8 @@
 
 #include <functional>
 
+#include "numerics/e4m3.h" /* a conversion is an instruction there */
+
 #undef __device__
 #undef __global__
 #undef __host__
@@ -99,6 +101,11 @@ template <typename Value> static inline Value __shfl_up_sync(uint32_t mask, Valu
     return afdep_simt_value<Value>(afdep_simt_values(mask, value)[lane >= step ? lane - step : lane]);
 }
 
+template <typename Value> static inline Value __shfl_xor_sync(uint32_t mask, Value value, int step)
+{
+    return afdep_simt_value<Value>(afdep_simt_values(mask, value)[threadIdx.x % 32 ^ (unsigned)step]);
+}
+
 static inline uint32_t __ballot_sync(uint32_t mask, int value)
 {
     const uint64_t *all = afdep_simt_warp(value != 0, mask);
@@ -163,6 +170,12 @@ static inline uint32_t atomicOr(uint32_t *at, uint32_t value)
 }
 
 static inline uint32_t atomicCAS(uint32_t *at, uint32_t old, uint32_t value)
+{
+    __atomic_compare_exchange_n(at, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return old;
+}
+
+static inline unsigned long long atomicCAS(unsigned long long *at, unsigned long long old, unsigned long long value)
 {
     __atomic_compare_exchange_n(at, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return old;
@@ -250,6 +263,13 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
     uint4 v;
     v.x = x, v.y = y, v.z = z, v.w = w;
+    return v;
+}
+
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    uint2 v;
+    v.x = x, v.y = y;
     return v;
 }
 
