@@ -16,6 +16,7 @@
  * stream orders them. Combine inboxes of n - G were read: their sources collected before they dispatched n.
  */
 #include "cuda/launch.cuh"
+#include "cuda/packed.cuh"
 #include "cuda/rail_forward.cuh"
 #include "cuda/sum.cuh"
 
@@ -25,16 +26,17 @@
 /*
  * COLUMNS 16-byte columns a lane, 512 bytes apart, of the sum of `count` rows (count > 0), as afdep_sum_column(). Few terms
  * do not keep enough loads on their way by themselves: then those of all columns are. `bytes` are left of the row.
+ * put(at, sum) takes what the lane has at an offset, with the warp whole.
  */
-template <bool WEIGHTED, int COLUMNS, typename Row, typename Weight>
-static __device__ __forceinline__ void sum_columns(int count, uint32_t bytes, Row row, Weight weight, unsigned char *out)
+template <bool WEIGHTED, int COLUMNS, typename Row, typename Weight, typename Put>
+static __device__ __forceinline__ void sum_columns(int count, uint32_t bytes, Row row, Weight weight, Put put)
 {
     const int few = 8 / COLUMNS;
     uint32_t lane = afdep_lane() * 16u;
     if (count > few) {
 #pragma unroll 1
         for (uint32_t at = lane; at < bytes && at < 512u * COLUMNS; at += 512u)
-            afdep_store16(out + at, afdep_sum_column<WEIGHTED>(count, [&](int j) { return row(j) + at; }, weight));
+            put(at, afdep_sum_column<WEIGHTED>(count, [&](int j) { return row(j) + at; }, weight));
         return;
     }
     uint4 v[few][COLUMNS];
@@ -55,7 +57,7 @@ static __device__ __forceinline__ void sum_columns(int count, uint32_t bytes, Ro
             if (j < count)
                 afdep_sum_add<WEIGHTED>(sum, v[j][i], weight(j));
         /* One unweighted row passes bit for bit. */
-        afdep_store16(out + lane + i * 512, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
+        put(lane + (uint32_t)i * 512u, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
     }
 }
 
@@ -145,7 +147,7 @@ static __device__ void sum_parts(const afdep_rail_rank_t &r, const afdep_cuda_re
         uint32_t first = (uint32_t)p * 2u * AFDEP_PART;
         sum_columns<WEIGHTED, columns>(
             count, row_bytes - first, [&](int j) { return terms->row[j] + first; }, [&](int j) { return terms->weight[j]; },
-            place + first);
+            [&](uint32_t at, const uint4 &sum) { afdep_store16(place + first + at, sum); });
     }
     if (part == 0 && afdep_lane() == 0 && u.rail != r.rail)
         *(uint4 *)(place + r.layout.row.reply_tag_offset) =
@@ -244,18 +246,26 @@ static __device__ int gather_partials(const afdep_rail_rank_t &r, uint64_t excha
     return __all_sync(AFDEP_FULL, fine) ? __popc(record.rails) : 0;
 }
 
-/* The sum of `count` rows. */
-static __device__ void sum_partials(const afdep_rail_rank_t &r, int count, const terms_t *terms, unsigned char *place)
+/* The sum of `count` rows, as BF16 or packed. */
+static __device__ void sum_partials(const afdep_rail_rank_t &r, int count, const terms_t *terms, bool packs,
+                                    unsigned char *place)
 {
     const uint32_t columns = 4, bytes = 2u * (uint32_t)r.c.shape.hidden;
     for (uint32_t base = 0; base < bytes; base += 512u * columns)
         sum_columns<false, columns>(
-            count, bytes - base, [&](int j) { return terms->row[j] + base; }, [&](int) { return 1.0f; }, place + base);
+            count, bytes - base, [&](int j) { return terms->row[j] + base; }, [&](int) { return 1.0f; },
+            [&](uint32_t at, const uint4 &sum) {
+                if (packs)
+                    afdep_pack_column(place, r.layout.row.packed_scale_offset, (base + at) / 2, sum);
+                else
+                    afdep_store16(place + base + at, sum);
+            });
 }
 
 /* A source on a channel, as a warp serves it. */
 typedef struct back {
     int channel, source;
+    bool packs; /* rows leave packed */
     uint32_t rows;
     uint64_t tail, next;
 } back_t;
@@ -265,7 +275,9 @@ static __device__ __noinline__ bool send_back(const afdep_rail_rank_t &r, uint64
                                  const afdep_rail_record_t &record, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
+    const afdep_row_format_t &f = r.layout.row;
     const afdep_peer_rail rail = { r };
+    uint32_t bytes = b.packs ? f.packed_bytes : f.reply_bytes;
     uint64_t plane = afdep_attention_plane(r, exchange);
     uint64_t offset = plane + afdep_at_combine_row(&r.layout.attention, &r.layout, &s, r.domain, (int)record.token);
     unsigned char *place = rail.window(b.source, offset);
@@ -275,14 +287,14 @@ static __device__ __noinline__ bool send_back(const afdep_rail_rank_t &r, uint64
     int count = gather_partials(r, exchange, b.channel, b.source, record, terms);
     if (count == 0)
         return false;
-    sum_partials(r, count, terms, place);
+    sum_partials(r, count, terms, b.packs, place);
     if (afdep_lane() == 0)
-        *(uint4 *)(place + r.layout.row.reply_tag_offset) = make_uint4((uint32_t)exchange, record.token, (uint32_t)r.c.rank, 0);
+        *(uint4 *)(place + bytes - sizeof(afdep_row_tag_t)) = make_uint4((uint32_t)exchange, record.token, (uint32_t)r.c.rank, 0);
     if (position + 1 == b.rows)
-        rail.put_signal(AFDEP_RAIL_COMBINE, b.channel, b.source, offset, place, r.layout.row.reply_bytes,
+        rail.put_signal(AFDEP_RAIL_COMBINE, b.channel, b.source, offset, place, bytes,
                         plane + afdep_at_combine_tail(&r.layout.attention, &s, r.domain, b.channel), b.tail, b.next);
     else
-        rail.put(b.channel, b.source, offset, place, r.layout.row.reply_bytes);
+        rail.put(b.channel, b.source, offset, place, bytes);
     return true;
 }
 
@@ -311,7 +323,8 @@ static __device__ lane_source_t take_sources(const afdep_rail_rank_t &r, uint64_
 }
 
 /* Serves them, one after the other. */
-static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t exchange, const lane_source_t &l, terms_t *terms)
+static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t exchange, const lane_source_t &l, bool packs,
+                                         terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -320,7 +333,7 @@ static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t ex
     bool told = l.mine && (l.rows > 0 || !s.sparse_combine);
     for (uint32_t left = __ballot_sync(AFDEP_FULL, told); left; left &= left - 1) {
         int lane = __ffs((int)left) - 1;
-        back_t b = { channel, first + lane, __shfl_sync(AFDEP_FULL, l.rows, lane),
+        back_t b = { channel, first + lane, packs, __shfl_sync(AFDEP_FULL, l.rows, lane),
                      __shfl_sync(AFDEP_FULL, (unsigned long long)l.tail, lane),
                      __shfl_sync(AFDEP_FULL, (unsigned long long)next, lane) };
         afdep_rail_record_t sent = { __shfl_sync(AFDEP_FULL, l.record.token, lane),
@@ -343,7 +356,7 @@ static __device__ bool send_back_sources(const afdep_rail_rank_t &r, uint64_t ex
 }
 
 /* The duty of a warp that serves channels. */
-static __device__ void reply_forward(const afdep_rail_rank_t &r, uint64_t exchange, terms_t *terms)
+static __device__ void reply_forward(const afdep_rail_rank_t &r, uint64_t exchange, bool packs, terms_t *terms)
 {
     const afdep_shape_t &s = r.c.shape;
     int start = afdep_channel_warp(r);
@@ -356,7 +369,7 @@ static __device__ void reply_forward(const afdep_rail_rank_t &r, uint64_t exchan
         for (int first = 0; first < s.attention_domains; first += AFDEP_WARP) {
             if (channel != start || first != 0)
                 l = take_sources(r, exchange, channel, first);
-            if (!send_back_sources(r, exchange, l, terms))
+            if (!send_back_sources(r, exchange, l, packs, terms))
                 return;
         }
 }
@@ -384,7 +397,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             tell_rails(r, exchange, rows);
     }
     if (afdep_channel_warp(r) >= 0)
-        reply_forward(r, exchange, terms);
+        reply_forward(r, exchange, afdep_packs_replies(&r.c.shape, call.bucket), terms);
     if (afdep_rail_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
         afdep_finish(r.c, AFDEP_CUDA_REPLY, exchange);
 }
