@@ -271,6 +271,18 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
     return found != AFDEP_OK && found != AFDEP_ERR_ROUTE ? found : status;
 }
 
+afdep_status_t afdep_staged_complete(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    afdep_gpu_begin_call();
+    afdep_status_t status = afdep_source_dispatch_complete(buffer);
+    if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
+        return status;
+    if (finish(s))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t found = afdep_buffer_error(buffer);
+    return found != AFDEP_OK && found != AFDEP_ERR_ROUTE ? found : status;
+}
+
 afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
 {
     size_t hidden = (size_t)s->scenario->hidden;
@@ -389,22 +401,35 @@ afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, con
 
 /* ---- Against the clock --------------------------------------------------------------------------------------- */
 
-static afdep_status_t enqueue_pair(afdep_staged_t *s, afdep_buffer_t *buffer)
+afdep_status_t afdep_staged_enqueue_first(afdep_staged_t *s, afdep_buffer_t *buffer)
 {
-    if (s->source) {
-        afdep_collect_t collect = AFDEP_COLLECT_INIT;
-        collect.out = s->out;
-        collect.view = s->run.view;
-        afdep_status_t status = afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
-        return status == AFDEP_OK ? afdep_source_collect(buffer, &collect, s->stream) : status;
-    }
+    if (s->source)
+        return afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
     afdep_receive_t receive = s->last_receive;
     receive.read_host_counts = 0;
     receive.allocate = NULL;
     receive.host_counts = NULL;
     afdep_status_t status = afdep_worker_receive(buffer, &receive, s->stream);
-    afdep_reply_t reply = { sizeof(reply), s->reply, receive.receipt };
-    return status == AFDEP_OK ? afdep_worker_reply(buffer, &reply, s->stream) : status;
+    s->last_receive.receipt = receive.receipt;
+    return status;
+}
+
+afdep_status_t afdep_staged_enqueue_second(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    if (s->source) {
+        afdep_collect_t collect = AFDEP_COLLECT_INIT;
+        collect.out = s->out;
+        collect.view = s->run.view;
+        return afdep_source_collect(buffer, &collect, s->stream);
+    }
+    afdep_reply_t reply = { sizeof(reply), s->reply, s->last_receive.receipt };
+    return afdep_worker_reply(buffer, &reply, s->stream);
+}
+
+static afdep_status_t enqueue_pair(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    afdep_status_t status = afdep_staged_enqueue_first(s, buffer);
+    return status == AFDEP_OK ? afdep_staged_enqueue_second(s, buffer) : status;
 }
 
 static afdep_status_t enqueue(afdep_staged_t *s, afdep_buffer_t *buffer)
