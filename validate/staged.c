@@ -229,7 +229,7 @@ static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const
     if (d) {
         s->last_dispatch = *d;
         s->last_dispatch.x = s->x;
-        s->last_dispatch.ids = s->ids;
+        s->last_dispatch.ids = d->ids ? s->ids : NULL; /* cached: none are read */
         s->last_dispatch.weights = s->weights;
         s->last_dispatch.x_scale = d->x_scale ? s->x_scale : NULL;
     }
@@ -254,7 +254,7 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
     afdep_gpu_begin_call();
     use_source_twins(s, d, NULL);
     if (copy(s, s->x, d->x, tokens * (size_t)s->scenario->hidden * s->width) ||
-        copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t)) ||
+        (d->ids && copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t))) ||
         copy(s, s->weights, d->weights, tokens * k * sizeof(float)) ||
         (d->x_scale && copy(s, s->x_scale, d->x_scale, scale_span(s, d))) ||
         set(s, s->out, POISON, tokens * (size_t)s->scenario->hidden * 2) ||

@@ -49,6 +49,8 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.position_count = planes * (uint64_t)s->attention_ranks * capacity * k;
         a.positions = carve(&a.bytes, a.position_count, sizeof(uint64_t));
         a.ends = carve(&a.bytes, planes * (uint64_t)s->experts_per_rank, sizeof(int32_t));
+    } else {
+        a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
     if (across)
         return a; /* the rest is in rail_open.c */
@@ -60,8 +62,6 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.line_words = (uint64_t)s->attention_ranks * (uint64_t)afdep_few_tokens(s) *
                        (uint64_t)afdep_lines(afdep_reply_vectors(s)) * (AFDEP_LINE_BYTES / sizeof(uint32_t));
         a.partial_lines = carve(&a.bytes, a.line_words, sizeof(uint32_t));
-    } else {
-        a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
     return a;
 }

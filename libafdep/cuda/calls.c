@@ -95,6 +95,18 @@ static afdep_status_t check_complete(const afdep_cuda_t *c, const char *call)
                       (unsigned long long)c->started);
 }
 
+/* Before a call on the plane of the next exchange that uses the ids of the last one there again. */
+static afdep_status_t check_cached(const afdep_cuda_t *c, int32_t bucket, const char *call)
+{
+    int32_t last = c->buckets[afdep_cuda_plane(c, c->started + 1)];
+    if (last == 0)
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: cached is set and exchange %llu is the first that uses its plane", call,
+                          (unsigned long long)c->started + 1);
+    if (bucket != last)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids", call, bucket, last);
+    return AFDEP_OK;
+}
+
 static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch_t *d)
 {
     const afdep_shape_t *s = c->shape;
@@ -103,16 +115,19 @@ static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch
     if (status == AFDEP_OK)
         status = check_bucket(c, d->bucket, "source_dispatch");
     if (status == AFDEP_OK && d->cached)
-        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "source_dispatch: cached is set, which backend \"cuda\" does not have");
+        status = check_cached(c, d->bucket, "source_dispatch");
     if (status != AFDEP_OK)
         return status;
     if (d->tokens < 0 || d->tokens > d->bucket)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: 0 to bucket, %d, is wanted", d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x ? "x" : !d->ids && !d->cached ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: %s is NULL with %d tokens", missing, d->tokens);
+    if (d->cached && d->tokens != c->tokens[afdep_cuda_plane(c, c->started + 1)])
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: cached is set, and it was %d with these ids",
+                          d->tokens, c->tokens[afdep_cuda_plane(c, c->started + 1)]);
     if (c->started - c->finished >= (uint64_t)s->in_flight)
         return afdep_fail(AFDEP_ERR_ORDER, "source_dispatch: exchange %llu is not collected yet, and in_flight is %d",
                           (unsigned long long)c->finished + 1, s->in_flight);
@@ -157,6 +172,7 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .weights = d->weights,
         .tokens = d->tokens,
         .bucket = d->bucket,
+        .cached = d->cached != 0,
         .stage = d->send_only ? AFDEP_CUDA_SEND_NOW : AFDEP_CUDA_SEND,
     };
     status = launched(c, launch_dispatch(c, &call, grid, (cudaStream_t)stream), "source_dispatch");
@@ -238,8 +254,8 @@ static afdep_status_t check_receive(const afdep_cuda_t *c, const afdep_receive_t
 {
     const afdep_shape_t *s = c->shape;
     afdep_status_t status = check_bucket(c, r->bucket, "worker_receive");
-    if (status == AFDEP_OK && r->cached)
-        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "worker_receive: cached is set, which backend \"cuda\" does not have");
+    if (status == AFDEP_OK && r->cached && !c->counting)
+        status = check_cached(c, r->bucket, "worker_receive");
     if (status != AFDEP_OK)
         return status;
     if (c->counting && r->bucket != c->buckets[afdep_cuda_plane(c, c->started)])
@@ -270,7 +286,8 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
                                    .row_source = r->row_source,
                                    .ends = r->ends,
                                    .bucket = r->bucket,
-                                   .parts = parts };
+                                   .parts = parts,
+                                   .cached = r->cached != 0 };
 }
 
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
@@ -286,7 +303,7 @@ static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 static afdep_status_t read_counts(afdep_cuda_t *c, const afdep_receive_t *r, cudaStream_t stream)
 {
     const afdep_shape_t *s = c->shape;
-    afdep_cuda_receive_t call = { .bucket = r->bucket, .parts = AFDEP_CUDA_RECEIVE_COUNT };
+    afdep_cuda_receive_t call = { .bucket = r->bucket, .parts = AFDEP_CUDA_RECEIVE_COUNT, .cached = r->cached != 0 };
     afdep_status_t status = launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
     if (status != AFDEP_OK)
         return status;
@@ -348,6 +365,7 @@ static afdep_status_t receive_counted(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     if (!c->counting) {
         c->buckets[afdep_cuda_plane(c, ++c->started)] = r->bucket;
         c->counting = 1;
+        c->cached = r->cached != 0;
         afdep_status_t status = read_counts(c, r, stream);
         if (status != AFDEP_OK)
             return status;
@@ -356,6 +374,7 @@ static afdep_status_t receive_counted(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     if (status != AFDEP_OK)
         return status;
     afdep_cuda_receive_t call = receive_call(r, AFDEP_CUDA_RECEIVE_PLACE);
+    call.cached = c->cached; /* as it began, whatever the caller comes back with */
     return launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
 }
 

@@ -34,7 +34,8 @@ typedef struct afdep_cuda {
     /* Calls made: first halves (dispatch, receive) and second halves (collect, reply). */
     uint64_t opened_at, started, finished;
     int counting; /* a receive with read_host_counts has its counts and wants its tensors */
-    int32_t tokens[AFDEP_CUDA_PLANES], buckets[AFDEP_CUDA_PLANES]; /* of the calls under way */
+    int32_t tokens[AFDEP_CUDA_PLANES], buckets[AFDEP_CUDA_PLANES]; /* of the calls under way, or the plane's last */
+    int cached; /* the receive that is counting is */
     int64_t row_count[AFDEP_CUDA_PLANES];
     int32_t *host_ends; /* [E/F], page-locked */
 

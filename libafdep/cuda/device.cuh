@@ -274,7 +274,7 @@ static __device__ bool afdep_sends(const afdep_cuda_rank_t &r, int stage, uint64
         if (stage == AFDEP_CUDA_SEND_NOW) {
             bool nothing = look(), now = afdep_lane() == 0 && afdep_decide(r, exchange, nothing);
             sends = __shfl_sync(AFDEP_FULL, now, 0);
-        } else {
+        } else if (stage == AFDEP_CUDA_SEND_LATE) {
             sends = *(volatile const uint64_t *)&r.state->decided != ((exchange - 1) << 1 | 1); /* that is this one's */
         }
         sends = sends && wait(); /* also where another CTA has looked: this one has acquired nothing yet */

@@ -39,4 +39,16 @@ __device__ __forceinline__ void afdep_carry_load(const afdep_cuda_rank_t &r, uin
     }
 }
 
+/* The same, and the exchange's own tokens, of experts and (at FFN ranks) sources, where they are those of the exchange before
+   on its plane; that one's entry still stands, as there are more entries than planes. */
+__device__ __forceinline__ void afdep_repeat_load(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    const afdep_cuda_load_t &l = r.load;
+    uint32_t old = afdep_load_entry(r, exchange - (uint64_t)r.shape.in_flight), own = afdep_load_entry(r, exchange);
+    afdep_carry_load(r, exchange);
+#pragma unroll 1
+    for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < l.experts + l.sources; i += (int)blockDim.x)
+        l.more[own + i] = l.more[old + i];
+}
+
 #endif

@@ -51,11 +51,14 @@ static __device__ bool witnesses_are_here(const afdep_rail_rank_t &r, uint64_t e
 
 /* A token's choice as the exchange takes it (the lane's slot, -1 where invalid), and the FFN domains that it goes to. The
    warp stays together. */
-static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, int token, int *choice)
+static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
+                                      int *choice)
 {
     const afdep_shape_t &s = r.c.shape;
     uint32_t lane = afdep_lane();
-    int id = (int)lane < s.top_k ? d.ids[(int64_t)token * s.top_k + lane] : -1;
+    int32_t *taken = r.c.live_ids + ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) *
+                                        (uint32_t)s.top_k + lane;
+    int id = (int)lane >= s.top_k ? -1 : d.cached ? *taken : d.ids[(int64_t)token * s.top_k + lane];
     bool inside = id >= 0 && id < s.num_experts;
     uint32_t same = __match_any_sync(AFDEP_FULL, inside ? id : -1 - (int)lane);
     bool repeated = inside && (same & ((1u << lane) - 1u)) != 0;
@@ -64,6 +67,8 @@ static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cu
         atomicMin((unsigned long long *)&r.c.state->bad_route, (unsigned long long)found);
         id = -1;
     }
+    if ((int)lane < s.top_k && !d.cached)
+        *taken = id;
     *choice = id;
     return __reduce_or_sync(AFDEP_FULL, id >= 0 ? 1u << afdep_expert_target(&s, id) : 0u);
 }
@@ -131,7 +136,7 @@ static __device__ void build_row(const afdep_rail_rank_t &r, const afdep_cuda_di
         for (int b = (int)lane + AFDEP_WARP; b < blocks; b += AFDEP_WARP)
             ((float *)(to + f.scale_offset))[b] = d.x_scale[token * d.scale_token_stride + b * d.scale_block_stride];
         if (lane == 0)
-            *(uint4 *)(to + f.tag_offset) = make_uint4((uint32_t)exchange, (uint32_t)token, (uint32_t)r.c.rank, 0);
+            *(uint4 *)(to + f.tag_offset) = make_uint4((uint32_t)exchange, (uint32_t)token, (uint32_t)r.c.rank, (uint32_t)d.cached);
         if ((int)lane < s.top_k) {
             ((int32_t *)(to + f.ids_offset))[lane] = choice;
             ((float *)(to + f.weights_offset))[lane] = head.weight;
@@ -195,7 +200,7 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     }
     uint32_t domains = 0;
     for (int token = first; token < d.tokens; token += s.channels) {
-        domains = take_token(r, d, token, &choice);
+        domains = take_token(r, d, exchange, token, &choice);
         l.sent += domains >> m & 1;
         if (choice >= 0)
             atomicAdd(afdep_load_expert(r.c, exchange, choice), 1u);
@@ -207,7 +212,7 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
         return false;
     for (int token = first; token < d.tokens; token += s.channels) {
         if (first + s.channels < d.tokens) { /* one of several: the last of them is what is at hand */
-            domains = take_token(r, d, token, &choice);
+            domains = take_token(r, d, exchange, token, &choice);
             head = load_head(r, d, token);
         }
         put_token(r, d, exchange, channel, token, choice, domains, head, l);

@@ -79,6 +79,11 @@ static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep
     if (tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(tag, exchange, token, rank) ||
         afdep_channel_of(&s, source, token) != channel)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, -1, channel, tag);
+    if (tag.w != (uint32_t)call.cached) {
+        afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, rank, token, channel,
+                          (uint64_t)call.cached, tag.w);
+        return false;
+    }
     uint32_t rails = afdep_rails_of(r, id);
     if (rails == 0)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, channel, tag);
@@ -247,7 +252,8 @@ static __device__ void afdep_end_forward(const afdep_rail_rank_t &r, uint64_t ex
 /* ---- join ---------------------------------------------------------------------------------------------------- */
 
 /* The duty of one warp of every CTA: the rows that came over each rail, a lane each, to `arrived`. */
-static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange, uint32_t *arrived)
+static __device__ bool afdep_join(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                  uint32_t *arrived)
 {
     const afdep_shape_t &s = r.c.shape;
     int q = (int)afdep_lane();
@@ -270,8 +276,14 @@ static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange,
                 [&](uint64_t value) { return afdep_tag_state(value, (uint32_t)exchange, step); });
             arrived[q] = afdep_word_low(seen);
         }
+        uint32_t *kept = &r.arrived[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q];
+        if (fine && blockIdx.x == 0 && call.cached && *kept != arrived[q]) {
+            afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, wait.peer, -1, -1,
+                              *kept, arrived[q]);
+            fine = false;
+        }
         if (fine && blockIdx.x == 0)
-            r.arrived[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q] = arrived[q];
+            *kept = arrived[q];
     }
     return __all_sync(AFDEP_FULL, fine);
 }

@@ -99,6 +99,16 @@ static __device__ __forceinline__ bool take_choices(const afdep_cuda_rank_t &r, 
     return __syncthreads_and(fine);
 }
 
+/* Cached: no choices come, and the sources that have rows here are those of the last time. */
+static __device__ __forceinline__ bool recall_choices(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket,
+                                                      const few_t &f)
+{
+    uint32_t sources = (uint32_t)r.shape.attention_ranks;
+    for (int a = (int)threadIdx.x; a < r.shape.attention_ranks; a += THREADS)
+        f.served[a] = r.served[afdep_plane(r.shape, exchange) * sources + (uint32_t)a];
+    return __syncthreads_and(!afdep_poisoned(r) && await_cached(r, exchange, bucket, (int)threadIdx.x, THREADS));
+}
+
 /* ---- Positions --------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ int align_count(const afdep_shape_t &s, int count)
@@ -262,14 +272,21 @@ static __device__ __forceinline__ unit_t unit_at(const afdep_cuda_rank_t &r, uin
 
 #define ROWS_AT_ONCE 8
 
-template <int LINES>
+template <bool CACHED>
+static __device__ __forceinline__ int row_of(const afdep_cuda_rank_t &r, uint64_t exchange, const few_t &f,
+                                             const starts_t &n, const unit_t &u)
+{
+    return CACHED ? recall_row(r, exchange, u.a, u.token) : row_of_choice(r.shape, f, n, u.index);
+}
+
+template <int LINES, bool CACHED>
 static __device__ __forceinline__ bool place_lines(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call,
                                                    uint64_t exchange, const few_t &f, const starts_t &n, unit_t &u)
 {
     const afdep_shape_t &s = r.shape;
     uint4 words[LINES];
     afdep_load_lines<LINES>(u.look, words); /* a first look, while the rows are worked out */
-    int row = row_of_choice(s, f, n, u.index), lane = (int)afdep_lane(), vectors = afdep_row_vectors(&s);
+    int row = row_of<CACHED>(r, exchange, f, n, u), lane = (int)afdep_lane(), vectors = afdep_row_vectors(&s);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
         return true;
@@ -297,6 +314,7 @@ static __device__ __forceinline__ bool place_lines(const afdep_cuda_rank_t &r, c
 }
 
 /* Scales, and (with the first tail line) weights and sources. Also tells the reply where the rows are. */
+template <bool CACHED>
 static __device__ __forceinline__ bool place_tail(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call,
                                                   uint64_t exchange, const few_t &f, const starts_t &n, unit_t &u)
 {
@@ -304,12 +322,10 @@ static __device__ __forceinline__ bool place_tail(const afdep_cuda_rank_t &r, co
     int lane = (int)afdep_lane(), i = u.tail * AFDEP_WARP + lane, scales = afdep_scales(&s);
     uint4 words[1];
     afdep_load_lines<1>(u.look, words);
-    int row = row_of_choice(s, f, n, u.index);
+    int row = row_of<CACHED>(r, exchange, f, n, u);
     uint64_t slot = afdep_slot(s, u.a, u.token);
-    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
-    if (u.tail == 0 && lane < s.top_k)
-        r.positions[(plane + slot) * (uint32_t)s.top_k + (uint32_t)lane] =
-            afdep_word((uint32_t)exchange, (uint32_t)(row + 1));
+    if (u.tail == 0)
+        tell_row(r, exchange, u.a, u.token, row);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0 || !(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
         return true;
@@ -349,7 +365,8 @@ static __device__ __forceinline__ void answer(const afdep_cuda_rank_t &r, uint64
     }
 }
 
-template <int LINES>
+/* CACHED: rows go where they went the last time, and nothing is counted. */
+template <int LINES, bool CACHED>
 static __global__ void __launch_bounds__(THREADS, 2)
     receive_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
 {
@@ -362,21 +379,27 @@ static __global__ void __launch_bounds__(THREADS, 2)
     unit_t u = unit_at<LINES>(r, exchange, call.bucket, n, groups, parts);
     __syncthreads(); /* the arrays are clear */
     bool counts = blockIdx.x == gridDim.x - 1 && (call.parts & AFDEP_CUDA_RECEIVE_COUNT);
-    if (counts) /* while the choices are on their way */
+    if (counts && CACHED)
+        afdep_repeat_load(r, exchange);
+    else if (counts) /* while the choices are on their way */
         afdep_carry_load(r, exchange);
-    if (!take_choices(r, exchange, call.bucket, f))
+    if (!(CACHED ? recall_choices(r, exchange, call.bucket, f) : take_choices(r, exchange, call.bucket, f)))
         return;
-    starts_t starts = find_starts(s, f);
+    starts_t starts = {};
+    if (!CACHED)
+        starts = find_starts(s, f);
     for (bool fine = true; fine && n < units; u = unit_at<LINES>(r, exchange, call.bucket, n, groups, parts)) {
         if (u.tail >= 0)
-            fine = place_tail(r, call, exchange, f, starts, u);
+            fine = place_tail<CACHED>(r, call, exchange, f, starts, u);
         else if (place)
-            fine = place_lines<LINES>(r, call, exchange, f, starts, u);
+            fine = place_lines<LINES, CACHED>(r, call, exchange, f, starts, u);
         n += afdep_warp_count();
     }
-    if (blockIdx.x == gridDim.x - 1)
+    if (blockIdx.x == gridDim.x - 1 && CACHED)
+        write_known_ends(r, call, exchange);
+    else if (blockIdx.x == gridDim.x - 1)
         tell(r, call, exchange, f, starts);
-    if (counts)
+    if (counts && !CACHED)
         tell_load(r, exchange, call.bucket, f);
     if (place)
         answer(r, exchange, f);
@@ -388,17 +411,26 @@ static bool spread(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call,
     return (int64_t)r->shape.attention_ranks * call->bucket * afdep_row_lines(&r->shape) <= (int64_t)grid * WARPS;
 }
 
+typedef void (*kernel_t)(const afdep_cuda_rank_t, const afdep_cuda_receive_t);
+
+static kernel_t kernel_of(bool spread, bool cached)
+{
+    if (cached)
+        return spread ? receive_few_kernel<1, true> : receive_few_kernel<2, true>;
+    return spread ? receive_few_kernel<1, false> : receive_few_kernel<2, false>;
+}
+
 cudaError_t afdep_cuda_launch_receive_few(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call, int grid,
                                           cudaStream_t stream)
 {
-    size_t shared = shared_bytes(r->shape, call->bucket);
-    return spread(r, call, grid) ? afdep_launch(receive_few_kernel<1>, grid, THREADS, shared, stream, *r, *call)
-                                 : afdep_launch(receive_few_kernel<2>, grid, THREADS, shared, stream, *r, *call);
+    return afdep_launch(kernel_of(spread(r, call, grid), call->cached), grid, THREADS, shared_bytes(r->shape, call->bucket),
+                        stream, *r, *call);
 }
 
 cudaError_t afdep_cuda_prepare_receive_few(const afdep_shape_t *shape)
 {
-    size_t shared = shared_bytes(*shape, afdep_few_tokens(shape));
-    cudaError_t error = afdep_load(receive_few_kernel<1>, shared);
-    return error == cudaSuccess ? afdep_load(receive_few_kernel<2>, shared) : error;
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; error == cudaSuccess && i < 4; i++)
+        error = afdep_load(kernel_of(i & 1, i >> 1), shared_bytes(*shape, afdep_few_tokens(shape)));
+    return error;
 }

@@ -37,7 +37,8 @@ typedef enum afdep_cuda_word {
     AFDEP_CUDA_WORD_TAIL,
     AFDEP_CUDA_WORD_TAG,   /* a row that is not there: `seen` is its place's exchange << 32 | token */
     AFDEP_CUDA_WORD_ROWS,  /* `expected` rows were sent, `seen` are there */
-    AFDEP_CUDA_WORD_BUCKET /* `seen` holds more than the bucket here */
+    AFDEP_CUDA_WORD_BUCKET, /* `seen` holds more than the bucket here */
+    AFDEP_CUDA_WORD_CACHED  /* ids are said to be used again at one end only */
 } afdep_cuda_word_t;
 
 /* No invalid choice yet; otherwise token << 39 | slot << 33 | repeated << 32 | id, so that the first one is the least. */
@@ -119,7 +120,8 @@ typedef struct afdep_cuda_dispatch {
     const int32_t *ids;
     const float *weights;
     int32_t tokens, bucket;
-    int32_t stage; /* afdep_cuda_stage_t */
+    int32_t stage;  /* afdep_cuda_stage_t */
+    int32_t cached; /* the ids are those of the exchange before on the plane, as they were taken */
 } afdep_cuda_dispatch_t;
 
 /* Receive in one kernel, or (with read_host_counts) in two with the host between them. */
@@ -132,7 +134,8 @@ typedef struct afdep_cuda_receive {
     int32_t *row_source; /* may be NULL */
     int32_t *ends;       /* the caller's; NULL while only counting */
     int32_t bucket;
-    int32_t parts; /* AFDEP_CUDA_RECEIVE_... */
+    int32_t parts;  /* AFDEP_CUDA_RECEIVE_... */
+    int32_t cached; /* rows stand where they stood in the exchange before on the plane */
 } afdep_cuda_receive_t;
 
 typedef struct afdep_cuda_reply {

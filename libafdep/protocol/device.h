@@ -130,6 +130,13 @@ AFDEP_HD int afdep_route_fits(int32_t bucket, uint32_t low)
     return ((low ^ (uint32_t)bucket * 0x9E3779B1u) & 0xFFE00000u) == 0;
 }
 
+/* Stands in the place of a source's first choice where it uses the ids of the exchange before on the plane again, and sends
+   none: no choice looks like it. */
+AFDEP_HD uint32_t afdep_route_cached(int32_t bucket)
+{
+    return (~((uint32_t)bucket * 0x9E3779B1u) & 0xFFE00000u) | 0x001FFFFFu;
+}
+
 /* Layout of a segment of either role (with united buffers: of both). Nonzero: a size does not fit into 63 bits. */
 int afdep_device_layout_init(afdep_device_layout_t *layout, const afdep_shape_t *shape, int ffn);
 
