@@ -26,7 +26,8 @@ static uint64_t carve(uint64_t *at, uint64_t count, uint64_t bytes)
 }
 
 typedef struct arena {
-    uint64_t state, segments, counters, load_before, load_more, live_ids, positions, ends, served, partials, partial_words, partial_lines, bytes;
+    uint64_t state, segments, counters, load_before, load_more, live_ids, positions, ends, served, partials, partial_words,
+        partial_lines, bytes;
     uint64_t position_count, partial_count, line_words;
     int32_t load_experts, load_sources;
 } arena_t;

@@ -103,7 +103,8 @@ static afdep_status_t check_cached(const afdep_cuda_t *c, int32_t bucket, const 
         return afdep_fail(AFDEP_ERR_ORDER, "%s: cached is set and exchange %llu is the first that uses its plane", call,
                           (unsigned long long)c->started + 1);
     if (bucket != last)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids", call, bucket, last);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids", call,
+                          bucket, last);
     return AFDEP_OK;
 }
 
@@ -122,7 +123,11 @@ static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: 0 to bucket, %d, is wanted", d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids && !d->cached ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x                       ? "x"
+                  : !d->ids && !d->cached     ? "ids"
+                  : !d->weights               ? "weights"
+                  : s->fp8 && !d->x_scale     ? "x_scale"
+                                              : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: %s is NULL with %d tokens", missing, d->tokens);
     if (d->cached && d->tokens != c->tokens[afdep_cuda_plane(c, c->started + 1)])

@@ -77,7 +77,8 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
                           "rank %d in %s of exchange %llu%s: the routing of rank %d is not that of the exchange before, whose ids "
                           "were said to be used again, here or there", c->rank, call_name(r->call),
                           (unsigned long long)r->exchange, place, r->peer);
-    if (r->word == AFDEP_CUDA_WORD_ROUTE && (r->seen & 0x1FFFFF) == 0x1FFFFF && afdep_word_high(r->seen) == (uint32_t)r->exchange)
+    if (r->word == AFDEP_CUDA_WORD_ROUTE && (uint32_t)r->seen == afdep_route_cached((int32_t)r->expected) &&
+        afdep_word_high(r->seen) == (uint32_t)r->exchange)
         return afdep_fail(AFDEP_ERR_PROTOCOL,
                           "rank %d in %s of exchange %llu: the ids of rank %d were said to be used again there, and this receive was "
                           "not told so", c->rank, call_name(r->call), (unsigned long long)r->exchange,
