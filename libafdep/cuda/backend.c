@@ -179,7 +179,7 @@ static afdep_status_t share_device(afdep_cuda_t *c)
     const afdep_shape_t *s = c->shape;
     int sms = 0, threads = 0, ranks = 0;
     if (afdep_cuda_across(s))
-        return afdep_rail_share(&c->rail, c->settings, c->fabric, c->device, &c->grids);
+        return afdep_rail_share(c->settings, c->fabric, c->device, &c->grids);
     cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->device);
     if (error == cudaSuccess)
         error = afdep_cuda_prepare_dispatch(s, &threads);
@@ -301,7 +301,7 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         c->params.near[r] = c->fabric->segments[r];
     status = share_device(c);
     if (afdep_cuda_across(c->shape))
-        afdep_rail_connect(&c->rail, &c->params, c->fabric);
+        afdep_rail_connect(&c->rail, settings, &c->params, c->fabric, &c->grids);
     if (status == AFDEP_OK)
         status = afdep_cuda_check(cudaMemcpy((void *)(uintptr_t)c->params.segments, c->fabric->segments,
                                              (size_t)settings->shape.ranks * sizeof(void *), cudaMemcpyHostToDevice),

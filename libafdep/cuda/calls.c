@@ -34,28 +34,42 @@ static afdep_status_t launched(afdep_cuda_t *c, cudaError_t error, const char *c
 
 /* ---- Launching: the kernels of one domain, or those across domains ------------------------------------------------ */
 
+/* Whether rows travel in lines: of few tokens. */
+static int in_lines(const afdep_cuda_t *c, int32_t bucket)
+{
+    return afdep_cuda_across(c->shape) ? bucket <= c->rail.params.few_tokens : afdep_in_lines(c->shape, bucket);
+}
+
 static cudaError_t launch_dispatch(const afdep_cuda_t *c, const afdep_cuda_dispatch_t *call, int grid, cudaStream_t stream)
 {
-    return afdep_cuda_across(c->shape) ? afdep_rail_launch_dispatch(&c->rail.params, call, grid, stream)
-                                       : afdep_cuda_launch_dispatch(&c->params, call, grid, stream);
+    if (!afdep_cuda_across(c->shape))
+        return afdep_cuda_launch_dispatch(&c->params, call, grid, stream);
+    return in_lines(c, call->bucket) ? afdep_rail_launch_dispatch_few(&c->rail.params, call, grid, stream)
+                                     : afdep_rail_launch_dispatch(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_receive(const afdep_cuda_t *c, const afdep_cuda_receive_t *call, int grid, cudaStream_t stream)
 {
-    return afdep_cuda_across(c->shape) ? afdep_rail_launch_receive(&c->rail.params, call, grid, stream)
-                                       : afdep_cuda_launch_receive(&c->params, call, grid, stream);
+    if (!afdep_cuda_across(c->shape))
+        return afdep_cuda_launch_receive(&c->params, call, grid, stream);
+    return in_lines(c, call->bucket) ? afdep_rail_launch_receive_few(&c->rail.params, call, grid, stream)
+                                     : afdep_rail_launch_receive(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_reply(const afdep_cuda_t *c, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
 {
-    return afdep_cuda_across(c->shape) ? afdep_rail_launch_reply(&c->rail.params, call, grid, stream)
-                                       : afdep_cuda_launch_reply(&c->params, call, grid, stream);
+    if (!afdep_cuda_across(c->shape))
+        return afdep_cuda_launch_reply(&c->params, call, grid, stream);
+    return in_lines(c, call->bucket) ? afdep_rail_launch_reply_few(&c->rail.params, call, grid, stream)
+                                     : afdep_rail_launch_reply(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_collect(const afdep_cuda_t *c, const afdep_cuda_collect_t *call, int grid, cudaStream_t stream)
 {
-    return afdep_cuda_across(c->shape) ? afdep_rail_launch_collect(&c->rail.params, call, grid, stream)
-                                       : afdep_cuda_launch_collect(&c->params, call, grid, stream);
+    if (!afdep_cuda_across(c->shape))
+        return afdep_cuda_launch_collect(&c->params, call, grid, stream);
+    return in_lines(c, call->bucket) ? afdep_rail_launch_collect_few(&c->rail.params, call, grid, stream)
+                                     : afdep_rail_launch_collect(&c->rail.params, call, grid, stream);
 }
 
 /* ---- How many CTAs ---------------------------------------------------------------------------------------------- */
@@ -72,16 +86,19 @@ static int grid_for(int64_t units, int warps, int most)
     return wanted < 1 ? 1 : least(wanted, most);
 }
 
-/* Whether rows travel in lines: of few tokens, in one domain. */
-static int in_lines(const afdep_cuda_t *c, int32_t bucket)
-{
-    return !afdep_cuda_across(c->shape) && afdep_in_lines(c->shape, bucket);
-}
-
 /* Units of work of `tokens` tokens: lines, or else pieces or parts. */
 static int64_t units_of(const afdep_cuda_t *c, int64_t tokens, int32_t bucket, int lines, int piece)
 {
     return tokens * (in_lines(c, bucket) ? lines : afdep_pieces(c->shape, piece));
+}
+
+/* The same of few tokens across domains: at most half of this rank's share where a warp each is enough, so that kernels may
+   overlap (rail_few.cuh). */
+static int few_grid(const afdep_cuda_t *c, int64_t units, int most)
+{
+    const int warps = 24;
+    int half = least(c->rail.params.few_ctas, most);
+    return half > 0 && units <= (int64_t)half * warps ? grid_for(units, 4, half) : grid_for(units, warps / 2, most);
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
@@ -142,8 +159,11 @@ static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch
 static int dispatch_grid(const afdep_cuda_t *c, const afdep_dispatch_t *d)
 {
     const afdep_shape_t *s = c->shape;
-    if (afdep_cuda_across(s)) /* a warp for each channel that is served, and one for the counts; signals share no SM */
+    int across = afdep_cuda_across(s);
+    if (across && !in_lines(c, d->bucket)) /* a warp for each channel that is served, and one for the counts */
         return grid_for(s->sparse_dispatch ? least(d->tokens, s->channels) + 1 : s->channels, 2, c->grids.communicating);
+    if (across) /* tail lines of the bucket, groups of lines, words of channels */
+        return few_grid(c, 2 * (int64_t)d->bucket + (int64_t)d->tokens * afdep_row_lines(s) / 2 + 1, c->grids.communicating);
     int64_t routes = ((int64_t)d->bucket * s->top_k + 31) / 32;
     return grid_for(units_of(c, d->tokens, d->bucket, afdep_row_lines(s), AFDEP_PIECE) + routes, 4, c->grids.communicating);
 }
@@ -226,6 +246,8 @@ static afdep_status_t check_collect(const afdep_cuda_t *c, const afdep_collect_t
 static int collect_grid(const afdep_cuda_t *c, const afdep_cuda_collect_t *call)
 {
     int lines = afdep_lines(afdep_reply_vectors(c->shape));
+    if (afdep_cuda_across(c->shape) && in_lines(c, call->bucket))
+        return few_grid(c, (int64_t)call->tokens * lines, c->grids.local);
     if (!call->out && !in_lines(c, call->bucket)) /* a view only waits, a thread a piece */
         return grid_for(units_of(c, call->tokens, call->bucket, lines, AFDEP_PIECE), 512, c->grids.local);
     return grid_for(units_of(c, call->tokens, call->bucket, lines, AFDEP_PART), in_lines(c, call->bucket) ? 14 : 8, c->grids.local);
@@ -295,13 +317,23 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
                                    .cached = r->cached != 0 };
 }
 
+/* Across domains: units that a receive or reply serves (rail.cuh). */
+static int64_t served_units(const afdep_shape_t *s, int32_t bucket)
+{
+    int sparse = s->sparse_dispatch && s->sparse_combine;
+    return (int64_t)s->attention_domains * (sparse ? least(bucket, s->channels) : s->channels);
+}
+
 static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 {
     int64_t tokens = (int64_t)c->shape->attention_ranks * bucket;
-    int grid = grid_for(units_of(c, tokens, bucket, afdep_row_lines(c->shape), AFDEP_PART), 4, c->grids.local);
-    if (!afdep_cuda_across(c->shape)) /* across domains also all that serve channels */
-        return grid;
-    return grid > c->grids.communicating ? grid : c->grids.communicating;
+    if (afdep_cuda_across(c->shape) && in_lines(c, bucket))
+        return few_grid(c, tokens * afdep_row_lines(c->shape), c->grids.local);
+    int64_t units =
+        units_of(c, tokens, bucket, afdep_row_lines(c->shape), AFDEP_PART);
+    if (afdep_cuda_across(c->shape) && units < served_units(c->shape, bucket))
+        units = served_units(c->shape, bucket);
+    return grid_for(units, 4, c->grids.local);
 }
 
 /* The kernel that only counts, and the host's wait for it. */
@@ -445,7 +477,7 @@ afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *r, afdep_strea
     afdep_cuda_reply_t call = { r->rows, bucket, 0 };
     int grid = grid_for(units, 4, c->grids.communicating);
     if (afdep_cuda_across(c->shape)) {
-        grid = receive_grid(c, bucket);
+        grid = in_lines(c, bucket) ? few_grid(c, units, c->grids.local) : receive_grid(c, bucket);
     } else if (!in_lines(c, bucket) || units > AFDEP_CUDA_LINES_SUMMED_TO_SEND * (int64_t)c->grids.communicating) {
         call.senders = least(c->grids.communicating, c->grids.local - 1);
         grid = c->grids.local;

@@ -135,10 +135,19 @@ __device__ __forceinline__ uint32_t afdep_plane(const afdep_shape_t &s, uint64_t
     return s.in_flight == 3 ? (uint32_t)((exchange - 1) % 3u) : last & ((uint32_t)s.in_flight - 1u);
 }
 
+/* Exchanges of a plane, this one included. */
+__device__ __forceinline__ uint64_t afdep_round(const afdep_shape_t &s, uint64_t exchange)
+{
+    return s.in_flight == 1 ? exchange : (exchange - 1) / (uint64_t)s.in_flight;
+}
+
 __device__ __forceinline__ uint64_t afdep_plane_at(const afdep_device_layout_t &l, const afdep_shape_t &s,
                                                    uint64_t exchange)
 {
-    return l.control_bytes + (uint64_t)afdep_plane(s, exchange) * l.plane_bytes;
+    uint32_t plane = afdep_plane(s, exchange);
+    if (l.planes != s.in_flight) /* twice as many: those of odd and of even rounds */
+        plane += (uint32_t)s.in_flight * ((uint32_t)afdep_round(s, exchange) & 1u);
+    return l.control_bytes + (uint64_t)plane * l.plane_bytes;
 }
 
 /*
@@ -148,8 +157,7 @@ __device__ __forceinline__ uint64_t afdep_plane_at(const afdep_device_layout_t &
  */
 __device__ __forceinline__ bool afdep_renewal_due(const afdep_shape_t &s, uint64_t exchange)
 {
-    uint64_t round = s.in_flight == 1 ? exchange : (exchange - 1) / (uint64_t)s.in_flight;
-    return (round & 0xFFFFFFu) == 0xFFFFFFu;
+    return (afdep_round(s, exchange) & 0xFFFFFFu) == 0xFFFFFFu;
 }
 
 /* Entry of [n][capacity] arrays. */
@@ -191,7 +199,8 @@ __device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int 
         early_work(before + 1);
     }
     afdep_await_previous();
-    afdep_let_next_start();
+    if (r.shape.protocol == AFDEP_PROTOCOL_DIRECT) /* across domains: rail_few.cuh */
+        afdep_let_next_start();
     if (!early)
         before = *at;
     return before + (alone && call == AFDEP_CUDA_COLLECT ? 0 : 1);
@@ -234,6 +243,18 @@ __device__ __forceinline__ bool afdep_leave(const afdep_cuda_rank_t &r, int call
 __device__ __forceinline__ void afdep_finish(const afdep_cuda_rank_t &r, int call, uint64_t exchange)
 {
     r.state->count[call] = exchange;
+}
+
+/* By the last thread of a dispatch: the first invalid choice of the exchange, if there was one, for the host. */
+static __device__ void afdep_publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
+    if (found == AFDEP_CUDA_NO_ROUTE)
+        return;
+    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
+    *(volatile uint64_t *)&r.record->route = found;
+    __threadfence_system(); /* the choice before the word that says there is one */
+    *(volatile uint64_t *)&r.record->route_exchange = exchange;
 }
 
 /* The end of a collect. */

@@ -183,17 +183,6 @@ static __device__ __noinline__ void renew(const afdep_cuda_rank_t &r, const afde
 
 /* ---- The end -------------------------------------------------------------------------------------------------- */
 
-static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
-    if (found == AFDEP_CUDA_NO_ROUTE)
-        return;
-    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
-    *(volatile uint64_t *)&r.record->route = found;
-    __threadfence_system(); /* the choice before the word that says there is one */
-    *(volatile uint64_t *)&r.record->route_exchange = exchange;
-}
-
 static __device__ __forceinline__ void finish_dispatch(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d,
                                                        uint64_t exchange)
 {
@@ -209,7 +198,7 @@ static __device__ __forceinline__ void finish_dispatch(const afdep_cuda_rank_t &
     for (int f = 0; f < r.shape.ffn_ranks; f++)
         r.counters[f].signals++;
     *afdep_load_source(r, exchange, 0) = (uint32_t)d.tokens;
-    publish_bad_route(r, exchange);
+    afdep_publish_bad_route(r, exchange);
     afdep_finish(r, AFDEP_CUDA_DISPATCH, exchange);
 }
 

@@ -49,6 +49,26 @@ __device__ __forceinline__ void afdep_store_relaxed64(uint64_t *word, uint64_t v
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
+/* Inside one CTA, of counts in shared memory. */
+__device__ __forceinline__ uint32_t afdep_load_acquire_cta32(const uint32_t *count)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void afdep_store_release_cta32(uint32_t *count, uint32_t value)
+{
+    asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(count), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t afdep_add_acquire_release_cta(uint32_t *count)
+{
+    uint32_t before;
+    asm volatile("atom.acq_rel.cta.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
+
 /* After afdep_fence_system(). */
 __device__ __forceinline__ void afdep_signal32(uint32_t *word, uint32_t value)
 {
@@ -65,6 +85,14 @@ __device__ __forceinline__ uint32_t afdep_add_acquire_release(uint32_t *count)
 {
     uint32_t before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
+
+/* The same of 64 bits, adding `value`. */
+__device__ __forceinline__ uint64_t afdep_add_acquire_release64(uint64_t *at, uint64_t value)
+{
+    uint64_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(at), "l"(value) : "memory");
     return before;
 }
 

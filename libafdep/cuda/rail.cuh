@@ -11,17 +11,23 @@
  *   signal(kind, channel, link, word, old, value)   by a warp: a word, visible after every put and signal of the warp
  *                                                   before it. Rails that store write `value`, rails that add add the
  *                                                   difference of `old` and `value`, half by half
- *   put_signal(...)                                 both: the word after the row
+ *   put_signal(..., round)          both: the word after the row. Rails with windows may only note the word
+ *   publish(round)                  by a warp, when its puts of a round are made: the words of all warps of the CTA go out
+ *                                   when the last warp has come (rail_words.cuh). False: the rank is poisoned. All warps of
+ *                                   a CTA publish equally often. Where put_signal() sends the word itself there is nothing
+ *                                   to do
  *   say(kind, link, word, old, value)               by a lane, for itself: a word that publishes no row, on the control lane
  *   read(word)                                      by a lane: a word of this rank's own, with acquire
  *
- * A channel's puts and signals are one warp's, in the order that it makes them: that is the lane of fabric/fabric.h.
+ * The puts and signals of a channel and link are one warp's in an exchange, in the order that it makes them: that is the
+ * lane of fabric/fabric.h. A word that publish() sends is the last of its lane.
  */
 #ifndef AFDEP_CUDA_RAIL_CUH
 #define AFDEP_CUDA_RAIL_CUH
 
 #include "cuda/device.cuh"
 #include "cuda/rail.h"
+#include "cuda/rail_words.cuh"
 
 __device__ __forceinline__ uint64_t afdep_load_acquire_gpu64(const uint64_t *word)
 {
@@ -118,22 +124,35 @@ struct afdep_peer_rail {
         atomicAdd(&counter->put_bytes, (unsigned long long)bytes);
     }
 
-    /* A signal word, by a lane, after a put of `puts` rows of that many bytes. Counting comes last: the fence would wait for
-       it too. */
-    __device__ __forceinline__ void send_word(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old, uint64_t value,
-                                              int puts, uint32_t bytes) const
+    /* Before the fence of a signal word that follows a put of `puts` rows of that many bytes. */
+    __device__ __forceinline__ void charge_word(int link, uint64_t word, uint64_t old, int puts, uint32_t bytes) const
     {
-        if (r.nic.modelled) {
-            bool to_ffn = !afdep_is_ffn(&r.c.shape, r.c.rank);
-            uint64_t *pair = (uint64_t *)window(link, arrival(r, word, plane_bytes(to_ffn), r.nic.peer_words, r.nic.peer_arrivals));
-            afdep_signal64(pair, charge(link, puts, 1, bytes));
-            afdep_signal64(pair + 1, old);
-        }
-        afdep_fence_system();
-        afdep_signal64((uint64_t *)window(link, word), value);
+        if (!r.nic.modelled)
+            return;
+        bool to_ffn = !afdep_is_ffn(&r.c.shape, r.c.rank);
+        uint64_t *pair =
+            (uint64_t *)window(link, arrival(r, word, plane_bytes(to_ffn), r.nic.peer_words, r.nic.peer_arrivals));
+        afdep_signal64(pair, charge(link, puts, 1, bytes));
+        afdep_signal64(pair + 1, old);
+    }
+
+    /* Behind the fence. Counting comes last: the fence would wait for it too. */
+    __device__ __forceinline__ void write_word(afdep_rail_signal_t kind, int link, uint64_t *word, uint64_t value,
+                                               int puts, uint32_t bytes) const
+    {
+        afdep_signal64(word, value);
         atomicAdd(&r.counters[afdep_link_rank(r, link)].signals[kind], 1ull);
         if (puts)
             count_put(link, bytes);
+    }
+
+    /* A signal word, by a lane. */
+    __device__ __forceinline__ void send_word(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old,
+                                              uint64_t value) const
+    {
+        charge_word(link, word, old, 0, 0);
+        afdep_fence_system();
+        write_word(kind, link, (uint64_t *)window(link, word), value, 0, 0);
     }
 
     /* Rows are built in their window: there is nothing to move, only to count. */
@@ -152,22 +171,43 @@ struct afdep_peer_rail {
     {
         __syncwarp();
         if (afdep_lane() == 0)
-            send_word(kind, link, word, old, value, 0, 0);
+            send_word(kind, link, word, old, value);
         __syncwarp();
     }
 
+    /* The row is where it belongs; its word waits for the round's fence. */
     __device__ __forceinline__ void put_signal(afdep_rail_signal_t kind, int, int link, uint64_t, const unsigned char *,
-                                               uint32_t bytes, uint64_t word, uint64_t old, uint64_t value) const
+                                               uint32_t bytes, uint64_t word, uint64_t old, uint64_t value,
+                                               const afdep_rail_round_t &round) const
     {
         __syncwarp();
-        if (afdep_lane() == 0)
-            send_word(kind, link, word, old, value, 1, bytes);
+        if (afdep_lane() == 0) {
+            charge_word(link, word, old, 1, bytes);
+            uint64_t *at = (uint64_t *)window(link, word);
+            afdep_rail_note_t *note = afdep_rail_note(round),
+                              sent = { at, value, (uint32_t)kind, (uint32_t)link, bytes };
+            if (note) {
+                *note = sent;
+            } else {
+                afdep_fence_system();
+                write_word(kind, link, at, value, 1, bytes);
+            }
+        }
         __syncwarp();
+    }
+
+    __device__ __forceinline__ bool publish(afdep_rail_round_t &round) const
+    {
+        if (afdep_last_warp(&round.words->come[round.number % AFDEP_RAIL_AHEAD]))
+            afdep_rail_write_out(round, [&](const afdep_rail_note_t &n) {
+                write_word((afdep_rail_signal_t)n.kind, (int)n.link, n.word, n.value, 1, n.bytes);
+            });
+        return afdep_rail_next_round(r, round);
     }
 
     __device__ __forceinline__ void say(afdep_rail_signal_t kind, int link, uint64_t word, uint64_t old, uint64_t value) const
     {
-        send_word(kind, link, word, old, value, 0, 0);
+        send_word(kind, link, word, old, value);
     }
 
     __device__ __forceinline__ uint64_t read(uint64_t word) const
@@ -238,6 +278,14 @@ __device__ __forceinline__ bool afdep_rail_tagged(const uint4 &tag, uint64_t exc
     return tag.x == (uint32_t)exchange && tag.y == (uint32_t)token && tag.z == (uint32_t)source;
 }
 
+/* A tagged word that exchange `exchange` awaits. Exchanges of few tokens write all words and read none (rail_few.cuh), so an
+   earlier one is on its way still, however old. */
+__device__ __forceinline__ afdep_word_state_t afdep_rail_tag_state(uint64_t word, uint64_t exchange)
+{
+    int32_t ahead = (int32_t)(afdep_word_high(word) - (uint32_t)exchange);
+    return ahead == 0 ? AFDEP_WORD_READY : ahead < 0 ? AFDEP_WORD_WAIT : AFDEP_WORD_BROKEN;
+}
+
 /* ---- Meeting ----------------------------------------------------------------------------------------------------- */
 
 /* Called by one lane for a warp or CTA that has met: true in the last of `parts`, behind which lies all that the others did
@@ -267,18 +315,29 @@ __device__ __forceinline__ bool afdep_rail_leave(const afdep_rail_rank_t &r, int
     return true;
 }
 
-/* ---- The warps that serve channels ------------------------------------------------------------------------------- */
+/* ---- Units: a channel of a source, as warps of an FFN rank serve them -------------------------------------------- */
 
-/* This warp's place among them, or -1. Neighbouring channels go to different CTAs, since few tokens use neighbours. */
-__device__ __forceinline__ int afdep_channel_warp(const afdep_rail_rank_t &r)
+/* Units in the order of tokens: unit u is the channel of token u / S of source domain u mod S, so that the first ones
+   carry what there is. Warp w of W takes units w, w + W, and so on; neighbours are on different CTAs. */
+typedef struct afdep_rail_unit {
+    int source, channel;
+} afdep_rail_unit_t;
+
+/* `all`: of all channels; otherwise of those that a bucket can use. */
+__device__ __forceinline__ int afdep_rail_units(const afdep_shape_t &s, int bucket, bool all)
 {
-    int warp = (int)threadIdx.x / AFDEP_WARP, cta = (int)blockIdx.x;
-    return cta < r.communicating && warp < r.channel_warps ? warp * r.communicating + cta : -1;
+    return s.attention_domains * (all ? s.channels : min(bucket, s.channels));
 }
 
-__device__ __forceinline__ int afdep_channel_warp_count(const afdep_rail_rank_t &r)
+__device__ __forceinline__ afdep_rail_unit_t afdep_rail_unit_at(const afdep_shape_t &s, int index)
 {
-    return r.communicating * r.channel_warps;
+    afdep_rail_unit_t u;
+    int token = index / s.attention_domains;
+    u.source = index - token * s.attention_domains;
+    u.channel = token + afdep_channel_base(&s, u.source);
+    if (u.channel >= s.channels)
+        u.channel -= s.channels;
+    return u;
 }
 
 #define AFDEP_AT_ONCE 5 /* 16-byte words of a lane on their way at once: an FP8 row of 2048 with its scales, ids and weights */

@@ -3,9 +3,9 @@
  * The directional protocol on GPUs: what the host side and the kernels share. Segments are laid out as on the host
  * (protocol/layout.h); what a rank keeps to itself is here, and all of it is device memory.
  *
- * Channels are served by warps, as they are by actors on the host: `communicating` CTAs with `channel_warps` each, and a
- * warp that serves several channels takes them one after the other. That blocks nobody: what a channel of exchange n waits
- * for is sent by ranks that wait for nothing of exchange n.
+ * An FFN rank's warps, all of them, serve channels of sources, as actors do on the host; a warp that serves several
+ * takes them one after the other. That blocks nobody: what a channel of exchange n waits for is sent by ranks that wait
+ * for nothing of exchange n.
  */
 #ifndef AFDEP_CUDA_RAIL_H
 #define AFDEP_CUDA_RAIL_H
@@ -47,8 +47,14 @@ typedef struct afdep_rail_record {
     uint32_t token, rails;
 } afdep_rail_record_t;
 
-/* Where warps of a kernel meet: how many have come. */
-typedef enum afdep_rail_meeting { AFDEP_RAIL_FORWARDED, AFDEP_RAIL_SUMMED, AFDEP_RAIL_MEETINGS } afdep_rail_meeting_t;
+#define AFDEP_RAIL_PRESENT 0x80000000u
+
+/* Where CTAs of a reply meet: how many have come, with their sums for the other rails, and for their own. */
+typedef enum afdep_rail_meeting {
+    AFDEP_RAIL_SUMMED_OTHERS,
+    AFDEP_RAIL_SUMMED_OWN,
+    AFDEP_RAIL_MEETINGS
+} afdep_rail_meeting_t;
 
 /*
  * A modelled NIC of every rank, on a rail that has none: a clock in the segment, behind the planes, which says until when
@@ -69,7 +75,6 @@ typedef struct afdep_rail_rank {
     afdep_cuda_rank_t c;
     afdep_layout_t layout;
     int32_t domain, rail, source_domain; /* source_domain: of an Attention rank */
-    int32_t communicating, channel_warps;
     uint32_t slow_forward_ns; /* tests: how long every eighth channel's forward warp waits first */
     afdep_rail_nic_t nic;
     unsigned char *links[AFDEP_RAIL_NEAR];  /* the rail peers: FFN domain m's, or Attention domain s's */
@@ -90,12 +95,19 @@ typedef struct afdep_rail_rank {
     uint64_t *sent_tails;         /* [G][C][S]: combine tails as last written */
     afdep_rail_record_t *records; /* [G][S][C][slots] */
     unsigned char *own_rows;      /* [G][capacity][S] rows: of those of its own rail, the ones that this rank is to lay out */
-    uint32_t *forwarding;         /* [D]: rows to each rail, while they are being counted */
+    uint64_t *forwarding;         /* [D]: CTAs that have forwarded << 32 | their rows to each rail */
     uint32_t *forwarded, *arrived; /* [G][D]: rows to, and from, each rail */
-    uint64_t *joined, *summed;     /* exchange: this rank has forwarded, has summed, all its rows */
+    uint64_t *joined;              /* exchange << 32 | rows: this rank has forwarded all rows for itself */
+    uint64_t *summed;              /* exchange: this rank has summed all rows of its own rail */
     unsigned char *own_partials;   /* [capacity][S] rows of BF16: sums for this rank's own rail */
     unsigned char *reply_staging;  /* [S][capacity] reply rows, the same */
     uint64_t *counts;              /* [CTAs][E/F + D]: exchange << 32 | choices, and rows, that a CTA counted */
+
+    /* Few tokens, whose rows travel in lines (rail_few.cuh); c.own and c.peer are the layouts of that area */
+    int32_t few_tokens;  /* the largest bucket that does; 0: none */
+    int32_t few_ctas;    /* of a kernel that the next one may overlap, at most */
+    uint64_t *few_rails; /* FFN: [2 G][S][few]: exchange << 32 | AFDEP_RAIL_PRESENT, where there is such a token |
+                            rails of this domain that own its experts */
 } afdep_rail_rank_t;
 
 cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
@@ -106,6 +118,18 @@ cudaError_t afdep_rail_launch_reply(const afdep_rail_rank_t *rank, const afdep_c
                                     cudaStream_t stream);
 cudaError_t afdep_rail_launch_collect(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream);
+
+/* The same of few tokens. */
+cudaError_t afdep_rail_launch_dispatch_few(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
+                                           cudaStream_t stream);
+cudaError_t afdep_rail_launch_receive_few(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid,
+                                          cudaStream_t stream);
+cudaError_t afdep_rail_launch_reply_few(const afdep_rail_rank_t *rank, const afdep_cuda_reply_t *call, int grid,
+                                        cudaStream_t stream);
+cudaError_t afdep_rail_launch_collect_few(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
+                                          cudaStream_t stream);
+cudaError_t afdep_rail_prepare_few_source(const afdep_shape_t *shape);
+cudaError_t afdep_rail_prepare_few_worker(const afdep_shape_t *shape);
 
 /* Loads the kernels. */
 cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *shape);

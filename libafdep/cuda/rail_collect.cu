@@ -8,29 +8,11 @@
  */
 #include "cuda/launch.cuh"
 #include "cuda/packed.cuh"
-#include "cuda/rail.cuh"
+#include "cuda/rail_source.cuh"
 #include "cuda/sum.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
 #define WARPS AFDEP_RAIL_WARPS
-
-/* Waits, a lane for itself, for the combine tail of a channel from an FFN domain. */
-static __device__ bool wait_tail(const afdep_rail_rank_t &r, uint64_t exchange, int target, int channel)
-{
-    const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
-    uint64_t want = r.combine_tails[afdep_at_target(r, exchange, target, channel)], seen;
-    uint64_t word = afdep_attention_plane(r, exchange) + afdep_at_combine_tail(&r.layout.attention, &s, target, channel);
-    afdep_rail_wait_t wait = { AFDEP_CUDA_COLLECT, AFDEP_CUDA_WORD_TAIL, afdep_link_rank(r, target), channel, exchange, want };
-    return afdep_rail_await(
-        r, wait, &seen, [&]() { return rail.read(word); },
-        [&](uint64_t value) {
-            if (value == want)
-                return AFDEP_WORD_READY;
-            /* One finish, and so all of this exchange's rows, is missing: anything else no correct peer writes. */
-            return afdep_word_high(want) - afdep_word_high(value) == 1 ? AFDEP_WORD_WAIT : AFDEP_WORD_BROKEN;
-        });
-}
 
 template <bool PACKED>
 static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda_collect_t &call, uint64_t exchange, int token,

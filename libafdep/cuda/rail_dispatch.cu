@@ -1,84 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_dispatch across domains. A channel's warp sends the tokens of its channel, one row for each FFN domain that owns
- * one of a token's experts, and the finish tail with the last of them. One more warp sends the token counts, before the
- * rows as far as it is up to this rank: they are what lets the receiver retire channels without tokens.
+ * source_dispatch across domains. A channel's warp sends the tokens of its channel, one row for each FFN domain that
+ * owns one of a token's experts, and the finish tail with the last of them; a round (rail_words.cuh) is a channel of
+ * every warp. One more warp sends the token counts, before the rows as far as it is up to this rank: they are what lets
+ * the receiver retire channels without tokens.
  *
- * Reuse. With sparse combine nothing is stored before every FFN rail peer's done witness of exchange n - G has come, also
- * from those that got no row: inbox and words of that exchange have been read there. Without it, the collect of n - G has
- * seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were read.
+ * Reuse. With sparse combine nothing is stored before every FFN rail peer's done witness of exchange n - G has come,
+ * also from those that got no row: inbox and words of that exchange have been read there. Without it, the collect of n
+ * - G has seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were
+ * read.
  */
 #include "cuda/launch.cuh"
-#include "cuda/load.cuh"
-#include "cuda/rail.cuh"
+#include "cuda/rail_few.cuh"
+#include "cuda/rail_source.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
-
-/* Waits for the done witnesses, a lane for each FFN domain. */
-static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
-    bool fine = !afdep_poisoned(r.c);
-    int m = (int)afdep_lane();
-    if (fine && s.sparse_combine && m < s.ffn_domains) {
-        uint64_t word = afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m), seen;
-        uint32_t step = (uint32_t)s.in_flight, want = (uint32_t)exchange - step;
-        afdep_rail_wait_t wait = { AFDEP_CUDA_DISPATCH, AFDEP_CUDA_WORD_WITNESS, afdep_link_rank(r, m), -1, exchange,
-                                   afdep_word(want, 0) };
-        fine = afdep_rail_await(
-            r, wait, &seen, [&]() { return rail.read(word); },
-            [&](uint64_t value) { return afdep_tag_state(value, want, step); });
-    }
-    return __all_sync(AFDEP_FULL, fine);
-}
-
-/* One look at them, by a warp. */
-static __device__ bool witnesses_are_here(const afdep_rail_rank_t &r, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
-    uint32_t step = (uint32_t)s.in_flight;
-    int m = (int)afdep_lane();
-    bool here = !s.sparse_combine || m >= s.ffn_domains;
-    if (!here)
-        here = afdep_tag_state(rail.read(afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m)),
-                               (uint32_t)exchange - step, step) == AFDEP_WORD_READY;
-    return __all_sync(AFDEP_FULL, here);
-}
-
-/* ---- Routes -------------------------------------------------------------------------------------------------- */
-
-/* A token's choice as the exchange takes it (the lane's slot, -1 where invalid), and the FFN domains that it goes to. The
-   warp stays together. */
-static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int token,
-                                      int *choice)
-{
-    const afdep_shape_t &s = r.c.shape;
-    uint32_t lane = afdep_lane();
-    int32_t *taken = r.c.live_ids + ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) *
-                                        (uint32_t)s.top_k + lane;
-    int id = (int)lane >= s.top_k ? -1 : d.cached ? *taken : d.ids[(int64_t)token * s.top_k + lane];
-    bool inside = id >= 0 && id < s.num_experts;
-    uint32_t same = __match_any_sync(AFDEP_FULL, inside ? id : -1 - (int)lane);
-    bool repeated = inside && (same & ((1u << lane) - 1u)) != 0;
-    if (id != -1 && (!inside || repeated)) {
-        uint64_t found = (uint64_t)(uint32_t)token << 39 | (uint64_t)lane << 33 | (uint64_t)repeated << 32 | (uint32_t)id;
-        atomicMin((unsigned long long *)&r.c.state->bad_route, (unsigned long long)found);
-        id = -1;
-    }
-    if ((int)lane < s.top_k && !d.cached)
-        *taken = id;
-    *choice = id;
-    return __reduce_or_sync(AFDEP_FULL, id >= 0 ? 1u << afdep_expert_target(&s, id) : 0u);
-}
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
 
 #define HEAD 4 /* 16-byte words of a row that a lane has on their way at once */
 
-/* A lane's part of the first HEAD * 512 bytes of a token's row, its weight and its scale: what can be asked for before it is
-   known where it goes, and whether it may. */
+/* A lane's part of the first HEAD * 512 bytes of a token's row, its weight and its scale: what can be asked for
+   before it is known where it goes, and whether it may. */
 typedef struct head {
     uint4 v[HEAD];
     float weight, scale;
@@ -151,8 +94,9 @@ typedef struct lane_state {
 } lane_state_t;
 
 /* Sends one token's row to the FFN domains in `domains`. */
-static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int channel,
-                                 int token, int choice, uint32_t domains, const head_t &head, lane_state_t &l)
+static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange,
+                                 int channel, int token, int choice, uint32_t domains, const head_t &head,
+                                 lane_state_t &l, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -173,7 +117,7 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
         uint64_t tail = __shfl_sync(AFDEP_FULL, (unsigned long long)l.tail, to);
         uint64_t next = __shfl_sync(AFDEP_FULL, (unsigned long long)l.next, to);
         if (__shfl_sync(AFDEP_FULL, l.placed + 1 == l.sent, to))
-            rail.put_signal(AFDEP_RAIL_FINISH_TAIL, channel, to, at, row, r.layout.row.bytes, word, tail, next);
+            rail.put_signal(AFDEP_RAIL_FINISH_TAIL, channel, to, at, row, r.layout.row.bytes, word, tail, next, round);
         else
             rail.put(channel, to, at, row, r.layout.row.bytes);
     }
@@ -181,8 +125,8 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
 }
 
 /* source_dispatch: all tokens of one channel, and its finish tails. */
-static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, int channel,
-                                    bool *gate)
+static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange,
+                                    int channel, bool *gate, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
@@ -200,25 +144,22 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     }
     uint32_t domains = 0;
     for (int token = first; token < d.tokens; token += s.channels) {
-        domains = take_token(r, d, exchange, token, &choice);
+        domains = take_token(r, d, token, &choice);
         l.sent += domains >> m & 1;
-        if (choice >= 0)
-            atomicAdd(afdep_load_expert(r.c, exchange, choice), 1u);
-        if (m == 0)
-            r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token] = domains;
+        note_token(r, d, exchange, token, choice, domains);
     }
     l.next = afdep_tail_advance(l.tail, 1, l.sent);
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
         return false;
     for (int token = first; token < d.tokens; token += s.channels) {
         if (first + s.channels < d.tokens) { /* one of several: the last of them is what is at hand */
-            domains = take_token(r, d, exchange, token, &choice);
+            domains = take_token(r, d, token, &choice);
             head = load_head(r, d, token);
         }
-        put_token(r, d, exchange, channel, token, choice, domains, head, l);
+        put_token(r, d, exchange, channel, token, choice, domains, head, l, round);
     }
-    /* A channel that carries no row to a domain still finishes there: in the dense protocol always, in the sparse one when
-       it was assigned a token, as the receiver knows from T. */
+    /* A channel that carries no row to a domain still finishes there: in the dense protocol always, in the sparse
+       one when it was assigned a token, as the receiver knows from T. */
     for (uint32_t left = __ballot_sync(AFDEP_FULL, mine && l.sent == 0); left; left &= left - 1) {
         int to = __ffs((int)left) - 1;
         rail.signal(AFDEP_RAIL_FINISH_TAIL, channel, to,
@@ -266,54 +207,59 @@ static __device__ void await_unserved(const afdep_rail_rank_t &r, const afdep_cu
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------- */
 
-static __device__ void publish_bad_route(const afdep_cuda_rank_t &r, uint64_t exchange)
-{
-    uint64_t found = *(volatile uint64_t *)&r.state->bad_route;
-    if (found == AFDEP_CUDA_NO_ROUTE)
-        return;
-    r.state->bad_route = AFDEP_CUDA_NO_ROUTE;
-    *(volatile uint64_t *)&r.record->route = found;
-    __threadfence_system(); /* the choice before the word that says there is one */
-    *(volatile uint64_t *)&r.record->route_exchange = exchange;
-}
-
+/* PLAIN: neither cached nor in two kernels. */
+template <bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+    rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
+    __shared__ afdep_rail_words_t words;
+    afdep_rail_round_t round = afdep_rail_first_round(&words);
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_DISPATCH);
     const afdep_shape_t &s = r.c.shape;
+    const afdep_peer_rail rail = { r };
+    afdep_cuda_dispatch_t own = given;
+    const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     int channels = s.sparse_dispatch ? min(d.tokens, s.channels) : s.channels, warps = afdep_warp_count();
     int base = afdep_channel_base(&s, r.source_domain), warp = afdep_warp_index();
     bool gate = false;
-    if (d.stage != AFDEP_CUDA_SEND &&
-        !(gate = afdep_sends(
-              r.c, d.stage, exchange, [&]() { return witnesses_are_here(r, exchange); },
-              [&]() { return wait_witnesses(r, exchange); })))
-        return;
+    if (!PLAIN) {
+        if (!(gate = sends(r, d, exchange)))
+            return;
+        own.ids = d.cached ? taken_ids(r, exchange, 0) : d.ids;
+    }
+    __syncthreads(); /* there are rounds to send in */
     if (s.sparse_dispatch && warp == warps - 1)
         send_counts(r, d, exchange, &gate);
-    /* Channels in the order of their first tokens, so that what comes first goes first. */
-    for (int i = warp; i < channels; i += warps)
-        if (!send_channel(r, d, exchange, (base + i) % s.channels, &gate))
+    /* Channels in the order of their first tokens, so that what comes first goes first; a round for each that a warp
+       has. */
+    for (int i = 0; i < channels; i += warps) {
+        if (i + warp < channels && !send_channel(r, d, exchange, (base + i + warp) % s.channels, &gate, round))
             break;
+        if (!rail.publish(round))
+            break;
+    }
     if (s.sparse_dispatch && !s.sparse_combine)
         await_unserved(r, d, exchange);
+    afdep_few_renew_combine(r, exchange);
     if (blockIdx.x == gridDim.x - 1)
         afdep_carry_load(r.c, exchange);
     if (!afdep_leave(r.c, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r.c))
         return;
     *afdep_load_source(r.c, exchange, 0) = (uint32_t)d.tokens;
-    publish_bad_route(r.c, exchange);
+    afdep_publish_bad_route(r.c, exchange);
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }
 
 cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                        cudaStream_t stream)
 {
-    return afdep_launch_apart(rail_dispatch_kernel, grid, THREADS, 0, stream, *r, *d);
+    return d->stage == AFDEP_CUDA_SEND && !d->cached
+               ? afdep_launch_apart(rail_dispatch_kernel<true>, grid, THREADS, 0, stream, *r, *d)
+               : afdep_launch_apart(rail_dispatch_kernel<false>, grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *)
 {
-    return afdep_load(rail_dispatch_kernel, 0);
+    cudaError_t error = afdep_load(rail_dispatch_kernel<true>, 0);
+    return error == cudaSuccess ? afdep_load(rail_dispatch_kernel<false>, 0) : error;
 }

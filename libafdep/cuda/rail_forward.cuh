@@ -2,14 +2,15 @@
 /*
  * forward, and the joining of the rails: the first part of worker_receive across domains.
  *
- * A channel's warp has a lane for each source. In sparse dispatch a lane looks at its source's count word and finish tail
- * at once; from T it knows whether the channel carries tokens, and retires the source without a signal where it does not.
- * The warp takes whichever source has finished, so no source waits for another. Rows for other ranks of the domain go into
- * their domain inboxes, rows for this rank into memory of its own: when forwarding is over, nothing reads the rail inbox.
+ * A warp serves some units (a channel of a source, rail.cuh), a lane each. In sparse dispatch a lane looks at its
+ * source's count word and finish tail at once; from T it knows whether the channel carries tokens, and retires it
+ * without a signal where it does not; units beyond the bucket need no look. The warp takes whichever unit has finished,
+ * so none waits for another. Rows for other ranks of the domain go into their domain inboxes, rows for this rank into
+ * memory of its own: when forwarding is over, nothing reads the rail inbox.
  *
- * The last CTA that serves channels tells each other rank of the domain how many rows came over this rail, zero included.
- * That word has two entries, by exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange
- * ahead of it; not two, since every receive joins the words of all rails.
+ * The last CTA tells each other rank of the domain how many rows came over this rail, zero included. That word has two
+ * entries, by exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange ahead
+ * of it; not two, since every receive joins the words of all rails.
  */
 #ifndef AFDEP_CUDA_RAIL_FORWARD_CUH
 #define AFDEP_CUDA_RAIL_FORWARD_CUH
@@ -61,71 +62,135 @@ static __device__ uint32_t afdep_rails_of(const afdep_rail_rank_t &r, int id)
     return __all_sync(AFDEP_FULL, valid) ? rails : 0;
 }
 
-/* Forwards the row at a place of a channel; `rows`: a lane's count of rows for its rail. */
-static __device__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
-                                         int channel, int source, uint32_t position, uint32_t *rows)
+/* A source (or the rails of this domain) and this rank disagree on whether ids are used again. */
+static __device__ __noinline__ bool afdep_rail_uncached(const afdep_rail_rank_t &r, uint64_t exchange, int peer, int token,
+                                                        int channel, uint32_t expected, uint32_t seen)
 {
-    const afdep_shape_t &s = r.c.shape;
-    const afdep_row_format_t &f = r.layout.row;
-    uint32_t lane = afdep_lane();
-    int rank = afdep_source_rank(&s, source, r.rail);
-    const unsigned char *row = r.c.base + afdep_ffn_plane(r, exchange) +
-                               afdep_at_rail_row(&r.layout.ffn, &r.layout, &s, source, channel, (int)position);
-    uint4 tag = afdep_load16(row + f.tag_offset);
-    int id = (int)lane < s.top_k ? ((volatile const int32_t *)(row + f.ids_offset))[lane] : -1;
-    uint4 head[AFDEP_AT_ONCE];
-    afdep_warp_load(head, row, 0, f.bytes); /* with the tag, not after it */
-    int token = (int)tag.y;
-    if (tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(tag, exchange, token, rank) ||
-        afdep_channel_of(&s, source, token) != channel)
-        return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, -1, channel, tag);
-    if (tag.w != (uint32_t)call.cached) {
-        afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, rank, token, channel,
-                          (uint64_t)call.cached, tag.w);
-        return false;
-    }
-    uint32_t rails = afdep_rails_of(r, id);
-    if (rails == 0)
-        return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, channel, tag);
-    uint64_t offset = afdep_ffn_plane(r, exchange) + afdep_at_domain_row(&r.layout.ffn, &r.layout, &s, r.rail, source, token);
-    unsigned char *own = afdep_own_row(r, exchange, source, token);
-    for (uint32_t base = 0; base < f.bytes; base += 512u * AFDEP_AT_ONCE) {
-        if (base > 0)
-            afdep_warp_load(head, row, base, f.bytes);
-        for (uint32_t left = rails; left; left &= left - 1) {
-            int q = __ffs((int)left) - 1;
-            afdep_warp_store(q == r.rail ? own : afdep_domain_segment(r, q) + offset, head, base, f.bytes);
-        }
-    }
-    if (lane == 0) {
-        afdep_rail_record_t record = { (uint32_t)token, rails };
-        *afdep_rail_record(r, exchange, afdep_rail_slot(r, source, channel, position)) = record;
-    }
-    *rows += rails >> lane & 1;
-    return true;
+    afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, peer, token, channel,
+                      expected, seen);
+    return false;
 }
 
-/* What a lane knows of its source on a channel. */
-typedef struct afdep_lane_source {
-    int source, tokens; /* tokens: T, -1 before its count word */
+/* What a lane knows of its unit. */
+typedef struct afdep_lane_unit {
+    afdep_rail_unit_t unit;
+    int tokens; /* T, -1 before its count word */
     bool open, ready;
     uint64_t shadow, tail;
     uint32_t rows;
-} afdep_lane_source_t;
+} afdep_lane_unit_t;
 
-/* One look at the words of the lane's source. False: a word that no correct peer writes. */
-static __device__ bool afdep_look_at_source(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
-                                            int channel, afdep_lane_source_t &l, afdep_rail_wait_t &wait)
+/* A row on its way through a warp: where it came from, and a lane's part of it. */
+typedef struct afdep_passing_row {
+    const unsigned char *row;
+    uint64_t record; /* its place */
+    int source, channel;
+    uint4 tag, head[AFDEP_AT_ONCE];
+    int id;
+} afdep_passing_row_t;
+
+/* Rows of a warp's finished units, one after the other. */
+typedef struct afdep_row_walk {
+    uint32_t left;           /* lanes whose units are not taken yet */
+    uint32_t position, rows; /* of the unit that is being taken */
+    int source, channel;
+} afdep_row_walk_t;
+
+/* Asks for the next row; false: there is none. */
+static __device__ __forceinline__ bool afdep_next_row(const afdep_rail_rank_t &r, uint64_t exchange,
+                                                      const afdep_lane_unit_t &l, afdep_row_walk_t &walk,
+                                                      afdep_passing_row_t &next)
+{
+    const afdep_row_format_t &f = r.layout.row;
+    while (walk.position == walk.rows) {
+        if (walk.left == 0)
+            return false;
+        int lane = __ffs((int)walk.left) - 1;
+        walk.left &= walk.left - 1;
+        walk.position = 0;
+        walk.rows = __shfl_sync(AFDEP_FULL, l.rows, lane);
+        walk.source = __shfl_sync(AFDEP_FULL, l.unit.source, lane);
+        walk.channel = __shfl_sync(AFDEP_FULL, l.unit.channel, lane);
+    }
+    next.source = walk.source;
+    next.channel = walk.channel;
+    next.record = afdep_rail_slot(r, walk.source, walk.channel, walk.position);
+    next.row = r.c.base + afdep_ffn_plane(r, exchange) +
+               afdep_at_rail_row(&r.layout.ffn, &r.layout, &r.c.shape, walk.source, walk.channel, (int)walk.position);
+    walk.position++;
+    next.tag = afdep_load16(next.row + f.tag_offset);
+    next.id =
+        (int)afdep_lane() < r.c.shape.top_k ? ((volatile const int32_t *)(next.row + f.ids_offset))[afdep_lane()] : -1;
+    afdep_warp_load(next.head, next.row, 0, f.bytes); /* with the tag, not after it */
+    return true;
+}
+
+/* Forwards a row; `rows`: a lane's count of rows for its rail. */
+static __device__ __forceinline__ bool afdep_forward_row(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                                         uint64_t exchange, afdep_passing_row_t &p, uint32_t *rows)
+{
+    const afdep_shape_t &s = r.c.shape;
+    const afdep_row_format_t &f = r.layout.row;
+    int rank = afdep_source_rank(&s, p.source, r.rail), token = (int)p.tag.y;
+    int first = afdep_channel_first(&s, p.source, p.channel);
+    if (p.tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(p.tag, exchange, token, rank) || token < first ||
+        (uint32_t)(token - first) % (uint32_t)s.channels != 0)
+        return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, -1, p.channel, p.tag);
+    if (p.tag.w != (uint32_t)call.cached)
+        return afdep_rail_uncached(r, exchange, rank, token, p.channel, (uint32_t)call.cached, p.tag.w);
+    uint32_t rails = afdep_rails_of(r, p.id);
+    if (rails == 0)
+        return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, p.channel, p.tag);
+    uint64_t offset =
+        afdep_ffn_plane(r, exchange) + afdep_at_domain_row(&r.layout.ffn, &r.layout, &s, r.rail, p.source, token);
+    unsigned char *own = afdep_own_row(r, exchange, p.source, token);
+    for (uint32_t base = 0; base < f.bytes; base += 512u * AFDEP_AT_ONCE) {
+        if (base > 0)
+            afdep_warp_load(p.head, p.row, base, f.bytes);
+        for (uint32_t left = rails; left; left &= left - 1) {
+            int q = __ffs((int)left) - 1;
+            afdep_warp_store(q == r.rail ? own : afdep_domain_segment(r, q) + offset, p.head, base, f.bytes);
+        }
+    }
+    if (afdep_lane() == 0) {
+        afdep_rail_record_t record = { (uint32_t)token, rails };
+        *afdep_rail_record(r, exchange, p.record) = record;
+    }
+    *rows += rails >> afdep_lane() & 1;
+    return true;
+}
+
+/* Forwards all rows of the units of the lanes in `ready`: the next row is on its way while one is stored. */
+static __device__ bool afdep_forward_rows(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                          uint64_t exchange, const afdep_lane_unit_t &l, uint32_t ready, uint32_t *rows)
+{
+    afdep_row_walk_t walk = { ready, 0, 0, 0, 0 };
+    afdep_passing_row_t row, next;
+    __syncwarp(); /* the lanes' acquires before the other lanes' reads */
+    bool more = afdep_next_row(r, exchange, l, walk, row);
+    while (more) {
+        more = afdep_next_row(r, exchange, l, walk, next);
+        if (!afdep_forward_row(r, call, exchange, row, rows))
+            return false;
+        row = next;
+    }
+    return true;
+}
+
+/* One look at the words of the lane's unit. False: a word that no correct peer writes. */
+static __device__ bool afdep_look_at_unit(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                          uint64_t exchange, afdep_lane_unit_t &l, afdep_rail_wait_t &wait)
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
     uint64_t plane = afdep_ffn_plane(r, exchange), count = 0;
+    int source = l.unit.source, channel = l.unit.channel;
     bool wants_count = s.sparse_dispatch && l.tokens < 0;
     if (wants_count)
-        count = rail.read(plane + afdep_at_count_word(&r.layout.ffn, l.source));
-    l.tail = rail.read(plane + afdep_at_finish_tail(&r.layout.ffn, &s, l.source, channel));
+        count = rail.read(plane + afdep_at_count_word(&r.layout.ffn, source));
+    l.tail = rail.read(plane + afdep_at_finish_tail(&r.layout.ffn, &s, source, channel));
     if (wants_count) {
-        afdep_word_state_t state = afdep_tag_state(count, (uint32_t)exchange, (uint32_t)s.in_flight);
+        afdep_word_state_t state = afdep_rail_tag_state(count, exchange);
         wait.word = AFDEP_CUDA_WORD_COUNT;
         if (state == AFDEP_WORD_BROKEN)
             return afdep_rail_broken(r, wait, count);
@@ -136,82 +201,22 @@ static __device__ bool afdep_look_at_source(const afdep_rail_rank_t &r, const af
             return afdep_rail_broken(r, wait, count);
         }
         l.tokens = (int)afdep_word_low(count);
-        l.open = afdep_channel_tokens(&s, l.source, l.tokens, channel) > 0;
+        l.open = afdep_channel_tokens(&s, source, l.tokens, channel) > 0;
         if (!l.open)
             return true;
     }
     wait.word = AFDEP_CUDA_WORD_FINISH;
     uint32_t finishes = afdep_tail_finishes(l.shadow, l.tail), rows = afdep_tail_tokens(l.shadow, l.tail);
-    uint32_t most = (uint32_t)afdep_channel_tokens(&s, l.source, s.sparse_dispatch ? l.tokens : call.bucket, channel);
+    uint32_t most = (uint32_t)afdep_channel_tokens(&s, source, s.sparse_dispatch ? l.tokens : call.bucket, channel);
     if (finishes <= 1 && !s.sparse_dispatch && rows > most && rows <= r.layout.slots)
         wait.word = AFDEP_CUDA_WORD_BUCKET;
+    if ((int32_t)finishes < 0) /* as above */
+        return true;
     if (finishes > 1 || rows > most)
         return afdep_rail_broken(r, wait, l.tail);
     l.ready = finishes == 1;
     l.rows = rows;
     return true;
-}
-
-/* One channel of 32 sources, from `first` on. */
-static __device__ bool afdep_forward_sources(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
-                                             int channel, int first, uint32_t *rows)
-{
-    const afdep_shape_t &s = r.c.shape;
-    afdep_lane_source_t l = { first + (int)afdep_lane(), -1, false, false, 0, 0, 0 };
-    afdep_patience_t patience = { 0, 0 };
-    bool mine = l.open = l.source < s.attention_domains;
-    uint64_t at = afdep_at_source(r, exchange, channel, mine ? l.source : 0);
-    afdep_rail_wait_t wait = { AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_FINISH,
-                               afdep_source_rank(&s, mine ? l.source : 0, r.rail), channel, exchange,
-                               afdep_word((uint32_t)exchange, 0) };
-    if (mine)
-        l.shadow = r.finish_shadow[at];
-    while (__any_sync(AFDEP_FULL, l.open)) {
-        bool fine = !l.open || afdep_look_at_source(r, call, exchange, channel, l, wait);
-        if (fine && l.open && !l.ready)
-            fine = !afdep_rail_look(r, patience, wait, l.tail);
-        if (!__all_sync(AFDEP_FULL, fine))
-            return false;
-        for (uint32_t left = __ballot_sync(AFDEP_FULL, l.open && l.ready); left; left &= left - 1) {
-            int lane = __ffs((int)left) - 1;
-            uint32_t come = __shfl_sync(AFDEP_FULL, l.rows, lane);
-            __syncwarp(); /* the lane's acquire before the other lanes' reads */
-            for (uint32_t position = 0; position < come; position++)
-                if (!afdep_forward_row(r, call, exchange, channel, first + lane, position, rows))
-                    return false;
-        }
-        if (l.open && l.ready) {
-            r.finish_shadow[at] = l.tail;
-            l.open = false;
-        }
-    }
-    if (mine)
-        r.taken[at] = l.ready ? l.rows : 0;
-    return true;
-}
-
-/* Tells the ranks of the domain what came over this rail, a lane each; and this rank itself. All rows of all channels are
-   behind this warp, by the count of arrivals; the fence makes that so for ranks on other GPUs too. */
-static __device__ void afdep_tell_rails(const afdep_rail_rank_t &r, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.c.shape;
-    int q = (int)afdep_lane();
-    bool mine = q < s.ranks_per_domain;
-    uint32_t rows = mine ? *(volatile uint32_t *)&r.forwarding[q] : 0;
-    if (mine) {
-        r.forwarding[q] = 0;
-        r.forwarded[afdep_plane(s, exchange) * (uint32_t)s.ranks_per_domain + (uint32_t)q] = rows;
-    }
-    __syncwarp();
-    afdep_fence_system(); /* one for the words and for `joined` */
-    if (mine && q == r.rail)
-        afdep_signal64(r.joined, exchange);
-    if (mine && q != r.rail) {
-        afdep_signal64((uint64_t *)(afdep_domain_segment(r, q) + afdep_ffn_plane(r, exchange) +
-                                    afdep_at_forward_word(&r.layout.ffn, r.rail, afdep_plane_parity(&s, exchange))),
-                       afdep_word((uint32_t)exchange, rows));
-        r.counters[afdep_ffn_rank(&s, r.domain, q)].signals[AFDEP_RAIL_DOMAIN_WORD]++;
-    }
 }
 
 static __device__ __noinline__ void afdep_be_slow(uint32_t ns)
@@ -222,31 +227,85 @@ static __device__ __noinline__ void afdep_be_slow(uint32_t ns)
     __syncwarp();
 }
 
-/* The duty of a warp that serves channels. */
-static __device__ void afdep_forward(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
+/* A unit for each lane, `step` apart from `first` on. */
+static __device__ bool afdep_forward_units(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                           uint64_t exchange, int first, int step, int units, uint32_t *rows)
 {
     const afdep_shape_t &s = r.c.shape;
-    uint32_t rows = 0;
-    for (int channel = afdep_channel_warp(r); channel < s.channels; channel += afdep_channel_warp_count(r)) {
-        if (r.slow_forward_ns && channel % 8 == 5)
-            afdep_be_slow(r.slow_forward_ns);
-        for (int first = 0; first < s.attention_domains; first += AFDEP_WARP)
-            if (!afdep_forward_sources(r, call, exchange, channel, first, &rows))
-                return; /* the rank is poisoned: whoever waits for the end of forwarding finds out */
+    int index = first + (int)afdep_lane() * step;
+    bool mine = index < units;
+    afdep_lane_unit_t l = { afdep_rail_unit_at(s, mine ? index : 0), -1, mine, false, 0, 0, 0 };
+    afdep_patience_t patience = { 0, 0 };
+    uint64_t at = afdep_at_source(r, exchange, l.unit.channel, l.unit.source);
+    afdep_rail_wait_t wait = { AFDEP_CUDA_RECEIVE,
+                               AFDEP_CUDA_WORD_FINISH,
+                               afdep_source_rank(&s, l.unit.source, r.rail),
+                               l.unit.channel,
+                               exchange,
+                               afdep_word((uint32_t)exchange, 0) };
+    if (mine)
+        l.shadow = r.finish_shadow[at];
+    if (__any_sync(AFDEP_FULL, mine && r.slow_forward_ns && l.unit.channel % 8 == 5))
+        afdep_be_slow(r.slow_forward_ns);
+    while (__any_sync(AFDEP_FULL, l.open)) {
+        bool fine = !l.open || afdep_look_at_unit(r, call, exchange, l, wait);
+        if (fine && l.open && !l.ready)
+            fine = !afdep_rail_look(r, patience, wait, l.tail);
+        if (!__all_sync(AFDEP_FULL, fine))
+            return false;
+        uint32_t ready = __ballot_sync(AFDEP_FULL, l.open && l.ready);
+        if (ready && !afdep_forward_rows(r, call, exchange, l, ready, rows))
+            return false;
+        if (l.open && l.ready) {
+            r.finish_shadow[at] = l.tail;
+            l.open = false;
+        }
     }
-    if (rows > 0)
-        atomicAdd(&r.forwarding[afdep_lane()], rows);
+    if (mine)
+        r.taken[at] = l.ready ? l.rows : 0;
+    return true;
 }
 
-/* Behind a barrier of the CTA, by its first warp: one arrival, and so one fence, for all channels that the CTA serves. */
-static __device__ void afdep_end_forward(const afdep_rail_rank_t &r, uint64_t exchange)
+/* The duty of every warp; `cta_rows` counts the CTA's rows to each rail. */
+static __device__ void afdep_forward(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                     uint32_t *cta_rows)
 {
-    bool last = false;
-    if (afdep_lane() == 0)
-        last = afdep_rail_last(r, AFDEP_RAIL_FORWARDED, (uint32_t)r.communicating);
-    __syncwarp();
-    if (__shfl_sync(AFDEP_FULL, last, 0))
-        afdep_tell_rails(r, exchange);
+    int units = afdep_rail_units(r.c.shape, call.bucket, !r.c.shape.sparse_dispatch), step = afdep_warp_count();
+    uint32_t rows = 0;
+    for (int first = afdep_warp_index(); first < units; first += step * AFDEP_WARP)
+        if (!afdep_forward_units(r, call, exchange, first, step, units, &rows))
+            return; /* the rank is poisoned: whoever waits for the end of forwarding finds out */
+    if (rows > 0)
+        atomicAdd(&cta_rows[afdep_lane()], rows);
+}
+
+/*
+ * Behind a barrier of the CTA, by its first warp, a lane for each rail of the domain: adds this CTA and its rows to
+ * what has been forwarded to that rail. The lane that completes the CTAs tells it, and this rank itself. All rows of
+ * all CTAs are behind that lane, by what it added to; the fence makes that so for ranks on other GPUs too.
+ */
+static __device__ void afdep_end_forward(const afdep_rail_rank_t &r, uint64_t exchange, const uint32_t *cta_rows)
+{
+    const afdep_shape_t &s = r.c.shape;
+    int q = (int)afdep_lane();
+    if (q >= s.ranks_per_domain)
+        return;
+    uint64_t before = afdep_add_acquire_release64(&r.forwarding[q], afdep_word(1, cta_rows[q]));
+    if (afdep_word_high(before) + 1 != gridDim.x)
+        return;
+    uint32_t rows = afdep_word_low(before) + cta_rows[q];
+    uint64_t word = afdep_word((uint32_t)exchange, rows);
+    r.forwarding[q] = 0;
+    r.forwarded[afdep_plane(s, exchange) * (uint32_t)s.ranks_per_domain + (uint32_t)q] = rows;
+    afdep_fence_system();
+    if (q == r.rail) {
+        afdep_signal64(r.joined, word);
+        return;
+    }
+    afdep_signal64((uint64_t *)(afdep_domain_segment(r, q) + afdep_ffn_plane(r, exchange) +
+                                afdep_at_forward_word(&r.layout.ffn, r.rail, afdep_plane_parity(&s, exchange))),
+                   word);
+    r.counters[afdep_ffn_rank(&s, r.domain, q)].signals[AFDEP_RAIL_DOMAIN_WORD]++;
 }
 
 /* ---- join ---------------------------------------------------------------------------------------------------- */
@@ -262,26 +321,24 @@ static __device__ bool afdep_join(const afdep_rail_rank_t &r, const afdep_cuda_r
         afdep_rail_wait_t wait = { AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_FORWARD, afdep_ffn_rank(&s, r.domain, q), -1, exchange,
                                    afdep_word((uint32_t)exchange, 0) };
         uint64_t seen;
-        uint32_t plane = afdep_plane(s, exchange), step = 2u * (uint32_t)s.in_flight;
+        uint32_t plane = afdep_plane(s, exchange);
         if (q == r.rail) {
             fine = afdep_rail_await(
                 r, wait, &seen, [&]() { return afdep_load_acquire_gpu64(r.joined); },
-                [&](uint64_t value) { return value == exchange ? AFDEP_WORD_READY : AFDEP_WORD_WAIT; });
-            arrived[q] = fine ? *(volatile uint32_t *)&r.forwarded[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q] : 0;
+                [&](uint64_t value) {
+                    return afdep_word_high(value) == (uint32_t)exchange ? AFDEP_WORD_READY : AFDEP_WORD_WAIT;
+                });
         } else {
             const uint64_t *word = (const uint64_t *)(r.c.base + afdep_ffn_plane(r, exchange) +
                                                       afdep_at_forward_word(&r.layout.ffn, q, afdep_plane_parity(&s, exchange)));
             fine = afdep_rail_await(
                 r, wait, &seen, [&]() { return afdep_load_acquire64(word); },
-                [&](uint64_t value) { return afdep_tag_state(value, (uint32_t)exchange, step); });
-            arrived[q] = afdep_word_low(seen);
+                [&](uint64_t value) { return afdep_rail_tag_state(value, exchange); });
         }
+        arrived[q] = afdep_word_low(seen);
         uint32_t *kept = &r.arrived[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q];
-        if (fine && blockIdx.x == 0 && call.cached && *kept != arrived[q]) {
-            afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, wait.peer, -1, -1,
-                              *kept, arrived[q]);
-            fine = false;
-        }
+        if (fine && blockIdx.x == 0 && call.cached && *kept != arrived[q])
+            fine = afdep_rail_uncached(r, exchange, wait.peer, -1, -1, *kept, arrived[q]);
         if (fine && blockIdx.x == 0)
             *kept = arrived[q];
     }

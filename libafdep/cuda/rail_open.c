@@ -28,6 +28,45 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings)
     return AFDEP_OK;
 }
 
+/* ---- Few tokens ------------------------------------------------------------------------------------------------- */
+
+/* The largest bucket that travels in lines. They carry the whole sparse protocol, but no packed reply, and no modelled NIC
+   delays them. */
+static int few_tokens(const afdep_settings_t *settings)
+{
+    const afdep_shape_t *s = &settings->shape;
+    int fits = s->sparse_dispatch && s->sparse_combine && s->ranks_per_domain < AFDEP_RAIL_RAILS;
+    int few = fits && !afdep_nic_modelled(&settings->nic) ? afdep_few_tokens(s) : 0;
+    while (few > 0 && afdep_packs_replies(s, few))
+        few--;
+    return few;
+}
+
+/* Their area stands behind a segment's planes. */
+static int few_layout(afdep_device_layout_t *few, const afdep_settings_t *settings, int ffn)
+{
+    uint64_t planes = ffn ? settings->layout.ffn_bytes : settings->layout.attention_bytes;
+    return afdep_few_layout_init(few, &settings->shape, ffn, (planes + AFDEP_LINE_BYTES - 1) / AFDEP_LINE_BYTES * AFDEP_LINE_BYTES);
+}
+
+/* Lines and choice words that hold a number that is over. */
+static cudaError_t prepare_few(const afdep_settings_t *settings, int ffn, void *base, cudaStream_t stream)
+{
+    afdep_device_layout_t few;
+    if (!few_tokens(settings))
+        return cudaSuccess;
+    if (few_layout(&few, settings, ffn))
+        return cudaErrorInvalidValue;
+    cudaError_t error = cudaSuccess;
+    for (int g = 0; error == cudaSuccess && g < few.planes; g++) {
+        unsigned char *plane = (unsigned char *)base + few.control_bytes + (uint64_t)g * few.plane_bytes;
+        uint64_t lines = ffn ? few.row_lines : few.combine_lines; /* the rest of the plane */
+        error = afdep_cuda_fill32((uint32_t *)(void *)(plane + lines), (few.plane_bytes - lines) / 4,
+                                  (uint32_t)settings->first_exchange, stream);
+    }
+    return error;
+}
+
 /* ---- The modelled NIC ------------------------------------------------------------------------------------------ */
 
 /* Bytes of a plane in which signal words lie: they come before its rows. */
@@ -39,9 +78,12 @@ static uint64_t word_bytes(const afdep_layout_t *l, int ffn)
 uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn)
 {
     const afdep_layout_t *l = &settings->layout;
+    afdep_device_layout_t few;
     uint64_t bytes = ffn ? l->ffn_bytes : l->attention_bytes;
     if (afdep_nic_modelled(&settings->nic))
         bytes += AFDEP_RAIL_CLOCK_BYTES + 2 * (uint64_t)settings->shape.in_flight * word_bytes(l, ffn);
+    if (few_tokens(settings))
+        bytes = few_layout(&few, settings, ffn) ? UINT64_MAX : few.bytes;
     return bytes;
 }
 
@@ -109,6 +151,7 @@ static void carve_ffn(afdep_rail_rank_t *r, carver_t *c, const afdep_shape_t *s,
     r->summed = carve(c, 1, sizeof(*r->summed));
     r->own_partials = carve(c, tokens, 2u * (uint64_t)s->hidden);
     r->counts = carve(c, (uint64_t)ctas * ((uint64_t)s->experts_per_rank + d), sizeof(*r->counts));
+    r->few_rails = carve(c, 2 * planes * (uint64_t)s->attention_domains * (uint64_t)afdep_few_tokens(s), sizeof(*r->few_rails));
 }
 
 static uint64_t carve_all(afdep_rail_rank_t *r, carver_t *c, const afdep_settings_t *settings, int ffn, int ctas)
@@ -152,8 +195,14 @@ static cudaError_t fill_copies(const afdep_rail_rank_t *r, const afdep_settings_
         error = afdep_cuda_fill64(ffn ? r->sent_tails : r->combine_tails, lanes, tail, 0);
     for (int g = 0; error == cudaSuccess && !ffn && g < s->in_flight; g++)
         error = afdep_cuda_fill64(r->count_words + g * s->ffn_domains, (uint64_t)s->ffn_domains, first_tag(settings, g), 0);
+    if (error == cudaSuccess && ffn)
+        error = afdep_cuda_fill64(r->joined, 1, afdep_word((uint32_t)settings->first_exchange, 0), 0);
     if (error == cudaSuccess && ffn) /* words that no exchange has written yet are of one that is over */
         error = afdep_cuda_fill64(r->counts, counts, afdep_word((uint32_t)settings->first_exchange, 0), 0);
+    if (error == cudaSuccess && ffn)
+        error = afdep_cuda_fill64(r->few_rails,
+                                  2 * (uint64_t)s->in_flight * (uint64_t)s->attention_domains * (uint64_t)afdep_few_tokens(s),
+                                  afdep_word((uint32_t)settings->first_exchange, 0), 0);
     return error;
 }
 
@@ -228,6 +277,8 @@ afdep_status_t afdep_rail_prepare_segment(const afdep_settings_t *settings, int 
     cudaError_t error = cudaSuccess;
     for (int g = 0; error == cudaSuccess && g < settings->shape.in_flight; g++)
         error = prepare_plane(settings, ffn, g, (unsigned char *)base + afdep_plane_start(&settings->layout, l, g), stream);
+    if (error == cudaSuccess)
+        error = prepare_few(settings, ffn, base, stream);
     return afdep_cuda_check(error, AFDEP_ERR_SYSTEM, "the words of the segment");
 }
 
@@ -240,9 +291,9 @@ static int least(int a, int b)
 
 /*
  * A GPU's SMs are shared out among the ranks on it, and a CTA is counted as a whole SM. Kernels do not overlap at their
- * edges, so one kernel of a rank counts. Attention ranks move and sum a row per token and FFN domain; FFN ranks place and
- * sum every row several times, and there are few of them: two thirds of the SMs are the Attention ranks', as far as they
- * can use them, and the rest the FFN ranks'.
+ * edges beyond that (rail_few.cuh), so one kernel of a rank counts. Attention ranks move and sum a row per token and FFN
+ * domain; FFN ranks place and sum every row several times, and there are few of them: half of the SMs are the Attention
+ * ranks', as far as they can use them, and the rest the FFN ranks'.
  */
 static afdep_status_t share_sms(const afdep_shape_t *s, const int *same_device, int sms, int ffn, int *share)
 {
@@ -253,7 +304,7 @@ static afdep_status_t share_sms(const afdep_shape_t *s, const int *same_device, 
     }
     int left = sms, source_share = 0;
     if (sources > 0)
-        source_share = least((workers ? 2 * sms / 3 : sms) / sources, s->num_sms);
+        source_share = least((workers ? sms / 2 : sms) / sources, s->num_sms);
     left -= sources * source_share;
     int worker_share = workers ? least(left / workers, AFDEP_RAIL_MOST_CTAS) : 0;
     if ((sources && source_share < 1) || (workers && worker_share < 1))
@@ -270,11 +321,15 @@ static cudaError_t load_kernels(const afdep_shape_t *s)
         error = afdep_rail_prepare_receive(s);
     if (error == cudaSuccess)
         error = afdep_rail_prepare_reply(s);
+    if (error == cudaSuccess)
+        error = afdep_rail_prepare_few_source(s);
+    if (error == cudaSuccess)
+        error = afdep_rail_prepare_few_worker(s);
     return error == cudaSuccess ? afdep_rail_prepare_collect(s) : error;
 }
 
-afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_device_fabric_t *fabric,
-                                int device, afdep_cuda_grids_t *grids)
+afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_device_fabric_t *fabric, int device,
+                                afdep_cuda_grids_t *grids)
 {
     const afdep_shape_t *s = &settings->shape;
     int sms = 0, share = 0, ffn = afdep_is_ffn(s, fabric->rank);
@@ -288,19 +343,22 @@ afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *sett
         return status;
     grids->local = share;
     grids->communicating = least(share, s->num_sms);
-    rail->params.communicating = grids->communicating;
-    rail->params.channel_warps = least(AFDEP_RAIL_WARPS, (s->channels - 1) / grids->communicating + 1);
     return AFDEP_OK;
 }
 
 /* ---- Who is who ---------------------------------------------------------------------------------------------------- */
 
-void afdep_rail_connect(afdep_rail_t *rail, const afdep_cuda_rank_t *common, const afdep_device_fabric_t *fabric)
+void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_cuda_rank_t *common,
+                        const afdep_device_fabric_t *fabric, const afdep_cuda_grids_t *grids)
 {
     const afdep_shape_t *s = &common->shape;
     afdep_rail_rank_t *p = &rail->params;
     int ffn = afdep_is_ffn(s, common->rank), links = ffn ? s->attention_domains : s->ffn_domains;
     p->c = *common;
+    p->few_tokens = few_tokens(settings);
+    p->few_ctas = grids->local / 2;
+    (void)few_layout(&p->c.own, settings, ffn); /* which fits, as the segment does */
+    (void)few_layout(&p->c.peer, settings, !ffn);
     p->domain = afdep_domain_of(s, common->rank);
     p->rail = afdep_rail_of(s, common->rank);
     p->source_domain = ffn ? -1 : afdep_source_domain(s, common->rank);

@@ -31,11 +31,12 @@ void afdep_rail_close(afdep_rail_t *rail);
 
 /* Local. Loads the kernels, and computes how many CTAs the kernels of this rank may have so that those of all ranks on its
    GPU are resident at once; refuses, with the numbers, where they cannot be. */
-afdep_status_t afdep_rail_share(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_device_fabric_t *fabric,
-                                int device, afdep_cuda_grids_t *grids);
+afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_device_fabric_t *fabric, int device,
+                                afdep_cuda_grids_t *grids);
 
 /* Fills in what the fabric found, once everything else of `common` is there. */
-void afdep_rail_connect(afdep_rail_t *rail, const afdep_cuda_rank_t *common, const afdep_device_fabric_t *fabric);
+void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_cuda_rank_t *common,
+                        const afdep_device_fabric_t *fabric, const afdep_cuda_grids_t *grids);
 
 /* As the kernels that are over have counted; `to` is [ranks]. */
 void afdep_rail_read_counters(const afdep_rail_t *rail, cudaStream_t stream, afdep_peer_counters_t *to);

@@ -11,6 +11,7 @@
  */
 #include "cuda/launch.cuh"
 #include "cuda/load.cuh"
+#include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
@@ -399,8 +400,11 @@ template <int VECTORS>
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_receive_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
 {
+    __shared__ uint32_t forwarded[AFDEP_RAIL_RAILS]; /* by this CTA, to each rail */
     counting_t c = counting_arrays(r.c.shape);
     clear_counts(r.c.shape, c);
+    if (threadIdx.x < AFDEP_RAIL_RAILS)
+        forwarded[threadIdx.x] = 0;
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_RECEIVE);
     int warp = (int)threadIdx.x / AFDEP_WARP;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
@@ -408,13 +412,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
             afdep_repeat_load(r.c, exchange);
         else if (blockIdx.x == gridDim.x - 1)
             afdep_carry_load(r.c, exchange);
-        if ((int)blockIdx.x < r.communicating) {
-            if (afdep_channel_warp(r) >= 0)
-                afdep_forward(r, call, exchange);
-            __syncthreads(); /* all that this CTA forwarded before its arrival */
-            if (warp == 0 && !afdep_poisoned(r.c))
-                afdep_end_forward(r, exchange);
-        }
+        __syncthreads(); /* the counts are clear */
+        afdep_forward(r, call, exchange, forwarded);
+        __syncthreads(); /* all that this CTA forwarded before its arrival */
+        if (warp == 0 && !afdep_poisoned(r.c))
+            afdep_end_forward(r, exchange, forwarded);
+        __syncwarp();
         bool fine = warp != WARPS - 1 || afdep_join(r, call, exchange, c.arrived);
         if (!__syncthreads_and(fine))
             return;
@@ -433,6 +436,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         write_ends(r, call, exchange);
     }
     lay_out<VECTORS>(r, call, exchange, c);
+    if (call.parts & AFDEP_CUDA_RECEIVE_COUNT)
+        afdep_few_renew_partials(r, exchange);
     if ((call.parts & AFDEP_CUDA_RECEIVE_PLACE) && afdep_rail_leave(r, AFDEP_CUDA_RECEIVE))
         afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
 }

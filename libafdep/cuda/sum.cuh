@@ -71,8 +71,8 @@ __device__ __forceinline__ uint4 afdep_sum_column(int count, Row row, Weight wei
     for (int base = 0; base < count; base += AFDEP_TERMS_AT_ONCE) {
 #pragma unroll
         for (int j = 0; j < AFDEP_TERMS_AT_ONCE; j++)
-            if (base + j < count)
-                v[j] = afdep_load16(row(base + j));
+            /* A value in any case: one that may be left over from before would have to be kept. */
+            v[j] = base + j < count ? afdep_load16(row(base + j)) : make_uint4(0, 0, 0, 0);
         if (!WEIGHTED && count == 1)
             return v[0];
 #pragma unroll
@@ -85,6 +85,53 @@ __device__ __forceinline__ uint4 afdep_sum_column(int count, Row row, Weight wei
             }
     }
     return afdep_sum_round(sum);
+}
+
+/* COLUMNS such columns a lane, 512 bytes apart, of the sum of `count` (1 to TERMS) rows, with the loads of all of
+   them on their way at once. put(at, sum) takes what the lane has at an offset, with the warp whole. */
+template <bool WEIGHTED, int COLUMNS, int TERMS, typename Row, typename Weight, typename Put>
+__device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight weight, Put put)
+{
+    uint4 v[TERMS][COLUMNS];
+#pragma unroll
+    for (int j = 0; j < TERMS; j++) {
+        const unsigned char *at = j < count ? row(j) + afdep_lane() * 16u : NULL;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) /* a value in any case, as above */
+            v[j][i] = j < count ? afdep_load16(at + i * 512) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        afdep_sum_t sum;
+        afdep_sum_first<WEIGHTED>(sum, v[0][i], weight(0));
+#pragma unroll
+        for (int j = 1; j < TERMS; j++)
+            if (j < count)
+                afdep_sum_add<WEIGHTED>(sum, v[j][i], weight(j));
+        /* One unweighted row passes bit for bit. */
+        put(afdep_lane() * 16u + (uint32_t)i * 512u, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
+    }
+}
+
+/* The first `bytes` (a multiple of 512) of the sum of `count` (> 0) rows, by a warp, to put() as above. Few terms do not keep enough loads on their way by
+   themselves: then those of several columns are. */
+template <bool WEIGHTED, typename Row, typename Weight, typename Put>
+__device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row, Weight weight, Put put)
+{
+    const uint32_t two = 8, four = 4; /* columns of so many terms */
+    uint32_t at = 0;
+#pragma unroll 1
+    for (; count <= 2 && at + 512u * two <= bytes; at += 512u * two)
+        afdep_sum_columns<WEIGHTED, two, 2>(
+            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
+#pragma unroll 1
+    for (; count <= 4 && at + 512u * four <= bytes; at += 512u * four)
+        afdep_sum_columns<WEIGHTED, four, 4>(
+            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
+#pragma unroll 1
+    for (at += afdep_lane() * 16u; at < bytes; at += 512u)
+        put(at, afdep_sum_column<WEIGHTED>(
+                    count, [&](int j) { return row(j) + at; }, weight));
 }
 
 #endif

@@ -44,14 +44,20 @@ static void attention_regions(afdep_device_layout_t *l, cursor_t *cursor, const 
                                AFDEP_LINE_BYTES);
 }
 
+static void init_rows(afdep_device_layout_t *l, const afdep_shape_t *s)
+{
+    l->few_tokens = afdep_few_tokens(s);
+    l->row_line_count = afdep_row_lines(s);
+    l->reply_line_count = afdep_lines(afdep_reply_vectors(s));
+}
+
 int afdep_device_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, int ffn)
 {
     memset(l, 0, sizeof(*l));
     afdep_row_format_t row = afdep_row_format(s);
     l->pieces = (uint32_t)afdep_pieces(s, AFDEP_PIECE);
-    l->few_tokens = afdep_few_tokens(s);
-    l->row_line_count = afdep_row_lines(s);
-    l->reply_line_count = afdep_lines(afdep_reply_vectors(s));
+    init_rows(l, s);
+    l->planes = s->in_flight;
     l->scale_offset = row.scale_offset;
     l->weight_offset = afdep_align_up32(row.scale_offset + row.scale_bytes, 16);
     l->row_stride = afdep_align_up32(l->weight_offset + 4 * (uint32_t)s->top_k, AFDEP_ROW_ALIGN);
@@ -67,4 +73,29 @@ int afdep_device_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, i
     (void)reserve(&whole, (uint64_t)s->in_flight, 1, plane.at);
     l->bytes = whole.at;
     return control.overflow || plane.overflow || whole.overflow;
+}
+
+int afdep_few_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, int ffn, uint64_t from)
+{
+    uint64_t a = (uint64_t)s->attention_ranks;
+    memset(l, 0, sizeof(*l));
+    init_rows(l, s);
+    l->planes = 2 * s->in_flight;
+    l->control_bytes = from;
+    l->row_stride = afdep_align_up32(4 * (uint32_t)s->top_k, 16);
+    uint64_t few = (uint64_t)l->few_tokens, reply_lines = (uint64_t)l->reply_line_count;
+    cursor_t plane = { 0, 0 }, whole = { from, 0 };
+    if (ffn) {
+        l->rows = reserve(&plane, a, (uint64_t)s->capacity, l->row_stride);
+        l->row_lines = reserve(&plane, a * few, (uint64_t)l->row_line_count, AFDEP_LINE_BYTES);
+        l->choice_words = reserve(&plane, a * few, (uint64_t)afdep_choice_words(s), 16);
+        l->partial_lines = reserve(&plane, (uint64_t)s->ranks_per_domain * (uint64_t)s->attention_domains * few, reply_lines,
+                                   AFDEP_LINE_BYTES);
+    } else {
+        l->combine_lines = reserve(&plane, (uint64_t)s->ffn_domains * few, reply_lines, AFDEP_LINE_BYTES);
+    }
+    l->plane_bytes = plane.at;
+    (void)reserve(&whole, (uint64_t)l->planes, 1, plane.at);
+    l->bytes = whole.at;
+    return plane.overflow || whole.overflow;
 }

@@ -19,6 +19,14 @@
  * stays with it.
  *
  *   FFN rank:        row lines [A][few][lines of a row]     Attention rank:  combine lines [F][few][lines of a reply]
+ *
+ * Across domains few tokens travel in lines too, on a rail that carries 16-byte words whole (cuda/rail_few.cuh). Such an
+ * area stands behind the planes of protocol/layout.h and has planes of its own, 2 * in_flight of them: a rail may be one
+ * exchange ahead of a rank of its domain that owes it no reply, as with the two entries of a forward word.
+ *
+ *   FFN rank:        weights [A][capacity] | row lines [A][few][lines of a row] | choice words [A][few][K / 8] |
+ *                    partial lines [D][S][few][lines of a reply]
+ *   Attention rank:  combine lines [M][few][lines of a reply]
  */
 #ifndef AFDEP_PROTOCOL_DEVICE_H
 #define AFDEP_PROTOCOL_DEVICE_H
@@ -42,12 +50,13 @@ typedef struct afdep_device_layout {
     uint64_t plane_bytes;
     uint64_t bytes; /* of the whole segment */
     /* FFN */
-    uint64_t route_words, row_words, rows, row_lines;
+    uint64_t route_words, row_words, rows, row_lines, choice_words, partial_lines;
     /* Attention */
     uint64_t answers, combine_words, combine_rows, combine_lines;
     uint32_t pieces; /* of a row: stride of the word arrays */
     int32_t few_tokens, row_line_count, reply_line_count; /* afdep_few_tokens(), lines of a row and of a reply */
     uint32_t row_stride, scale_offset, weight_offset;
+    int32_t planes; /* in_flight, or twice that */
 } afdep_device_layout_t;
 
 /* Pieces (or parts) of that many elements in a row. */
@@ -137,7 +146,41 @@ AFDEP_HD uint32_t afdep_route_cached(int32_t bucket)
     return (~((uint32_t)bucket * 0x9E3779B1u) & 0xFFE00000u) | 0x001FFFFFu;
 }
 
+/* Across domains. A source marks tokens of the bucket that there are not, in the place of an id. */
+#define AFDEP_ROUTE_ABSENT 0x001FFFFE
+
+/* Across domains: an id, with its mark of the bucket turned round where the ids of the exchange before on the plane are used
+   again. */
+AFDEP_HD uint32_t afdep_rail_route_low(int32_t bucket, int32_t id, int cached)
+{
+    return afdep_route_low(bucket, id) ^ (cached ? 0xFFE00000u : 0);
+}
+
+AFDEP_HD int afdep_rail_route_fits(int32_t bucket, uint32_t low, int cached)
+{
+    return afdep_route_fits(bucket, low ^ (cached ? 0xFFE00000u : 0));
+}
+
+/* A rail rank tells another rank of its domain which of its experts a token chose: eight choices a word of 16 bytes, ten bits
+   each (expert of that rank + 1; 0: none), three to each 32-bit element, twelve bits that mark the bucket, and the number of
+   the exchange. */
+#define AFDEP_CHOICES_A_WORD 8
+
+AFDEP_HD int afdep_choice_words(const afdep_shape_t *s)
+{
+    return (s->top_k + AFDEP_CHOICES_A_WORD - 1) / AFDEP_CHOICES_A_WORD;
+}
+
+AFDEP_HD uint32_t afdep_bucket_mark(int32_t bucket)
+{
+    return (uint32_t)bucket * 0x9E3779B1u & 0xFFF00000u;
+}
+
 /* Layout of a segment of either role (with united buffers: of both). Nonzero: a size does not fit into 63 bits. */
 int afdep_device_layout_init(afdep_device_layout_t *layout, const afdep_shape_t *shape, int ffn);
+
+/* Layout of the area of few tokens across domains, which begins at `from` (a multiple of 512) of the segment of a rank of
+   either role; `control_bytes` is where its planes begin, `bytes` where it ends. Nonzero: as above. */
+int afdep_few_layout_init(afdep_device_layout_t *layout, const afdep_shape_t *shape, int ffn, uint64_t from);
 
 #endif

@@ -101,9 +101,9 @@ template <typename Value> static inline Value __shfl_up_sync(uint32_t mask, Valu
     return afdep_simt_value<Value>(afdep_simt_values(mask, value)[lane >= step ? lane - step : lane]);
 }
 
-template <typename Value> static inline Value __shfl_xor_sync(uint32_t mask, Value value, int step)
+template <typename Value> static inline Value __shfl_xor_sync(uint32_t mask, Value value, int bits)
 {
-    return afdep_simt_value<Value>(afdep_simt_values(mask, value)[threadIdx.x % 32 ^ (unsigned)step]);
+    return afdep_simt_value<Value>(afdep_simt_values(mask, value)[(int)(threadIdx.x % 32) ^ bits]);
 }
 
 static inline uint32_t __ballot_sync(uint32_t mask, int value)

@@ -18,6 +18,8 @@ INSTRUCTIONS = [
     ("st.release.", "__atomic_store_n({0}, {1}, __ATOMIC_RELEASE)"),
     ("fence.acq_rel.", "__atomic_thread_fence(__ATOMIC_SEQ_CST)"),
     ("atom.acq_rel.gpu.global.add.u32", "{0} = __atomic_fetch_add({1}, 1, __ATOMIC_ACQ_REL)"),
+    ("atom.acq_rel.gpu.global.add.u64", "{0} = __atomic_fetch_add({1}, {2}, __ATOMIC_ACQ_REL)"),
+    ("atom.acq_rel.cta.add.u32", "{0} = __atomic_fetch_add({1}, 1, __ATOMIC_ACQ_REL)"),
     ("ld.global.L1::no_allocate.v4.u32", "memcpy(&v, {4}, 16)"),
     ("st.global.L1::no_allocate.v4.u32", "memcpy({0}, &v, 16)"),
     ("cvt.rn.bf16x2.f32", "{0} = afdep_simt_bf16({1}) << 16 | afdep_simt_bf16({2})"),
