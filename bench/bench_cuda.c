@@ -10,13 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/lib/batches.h"
 #include "validate/staged.h"
 
 #define PAIRS 10 /* exchanges of one recording */
+#define WAYS 3   /* of running micro-batches */
 
 typedef struct cuda_path {
     afdep_buffer_t *buffer;
     afdep_staged_t *staged;
+    afdep_batches_t *batches[WAYS];
     int graph;
     char why[256];
 } cuda_path_t;
@@ -87,6 +90,8 @@ static void cuda_info(afdep_bench_path_t *path, afdep_bench_path_info_t *info)
     info->stagger = buffer.stagger;
     info->sparse_dispatch = buffer.sparse_dispatch;
     info->sparse_combine = buffer.sparse_combine;
+    info->fp8_combine = buffer.fp8_combine;
+    info->fp8_combine_min_bucket = buffer.fp8_combine_min_bucket;
     info->channels = buffer.channels;
     info->source_view = buffer.source_view;
     info->graph = of(path)->graph;
@@ -134,9 +139,32 @@ static afdep_status_t cuda_replay(afdep_bench_path_t *path, int times, double *u
     return afdep_staged_replay(of(path)->staged, of(path)->buffer, times, us);
 }
 
+static afdep_status_t cuda_record_batches(afdep_bench_path_t *second, afdep_bench_path_t *first, int way,
+                                          const afdep_bench_batches_t *batches)
+{
+    cuda_path_t *p = of(second);
+    afdep_batches_plan_t plan = { .buffer = { of(first)->buffer, p->buffer },
+                                  .staged = { of(first)->staged, p->staged },
+                                  .source = batches->source,
+                                  .count = batches->count,
+                                  .ping_pong = batches->ping_pong,
+                                  .expert_us = batches->expert_us,
+                                  .graph = p->graph };
+    afdep_batches_destroy(p->batches[way]);
+    p->batches[way] = NULL;
+    return afdep_batches_create(&plan, &p->batches[way]);
+}
+
+static afdep_status_t cuda_replay_batches(afdep_bench_path_t *second, int way, double *us)
+{
+    return afdep_batches_run(of(second)->batches[way], us);
+}
+
 static afdep_status_t cuda_close(afdep_bench_path_t *path)
 {
     cuda_path_t *p = of(path);
+    for (int way = 0; way < WAYS; way++)
+        afdep_batches_destroy(p->batches[way]);
     afdep_staged_destroy(p->staged); /* recordings go before the buffer */
     afdep_status_t status = afdep_buffer_close(p->buffer);
     free(p);
@@ -154,6 +182,8 @@ const afdep_bench_path_ops_t afdep_bench_cuda = {
     .collect = cuda_collect,
     .record = cuda_record,
     .replay = cuda_replay,
+    .record_batches = cuda_record_batches,
+    .replay_batches = cuda_replay_batches,
     .counters = cuda_counters,
     .error = cuda_error,
     .close = cuda_close,

@@ -94,6 +94,23 @@ static void attend(batches_t *b, int ping_pong)
 
 /* ---- Samples ----------------------------------------------------------------------------------------------------- */
 
+/* Nanoseconds that all of them take here, by this processor's clock or by the GPU's. */
+static int64_t run(batches_t *b, way_t way)
+{
+    afdep_bench_rank_t *rank = b->rank;
+    int64_t start = now_ns();
+    if (rank->ops->replay_batches) {
+        double us = 0;
+        afdep_bench_must(rank, rank->ops->replay_batches(rank->second, (int)way, &us), "micro-batches");
+        return (int64_t)(us * b->count * 1000);
+    }
+    if (rank->source < 0)
+        work(b, way == PING_PONG);
+    else
+        attend(b, way == PING_PONG);
+    return now_ns() - start;
+}
+
 /* Microseconds per micro-batch: the longest of any Attention rank. */
 static double sample(batches_t *b, way_t way, int64_t *all)
 {
@@ -101,12 +118,7 @@ static double sample(batches_t *b, way_t way, int64_t *all)
     b->expert_ns = way == COMMUNICATION ? 0 : (int64_t)rank->plan->expert_us * 1000;
     b->free_ns = 0;
     afdep_bench_align(rank, 1);
-    int64_t took = now_ns(), longest = 0;
-    if (rank->source < 0)
-        work(b, way == PING_PONG);
-    else
-        attend(b, way == PING_PONG);
-    took = now_ns() - took;
+    int64_t took = run(b, way), longest = 0;
     afdep_world_allgather(rank->world, &took, all, sizeof(took));
     for (int r = rank->plan->scenario.ffn_ranks; r < rank->world->size; r++)
         longest = all[r] > longest ? all[r] : longest;
@@ -130,6 +142,29 @@ static void prepare(batches_t *b, afdep_bench_rank_t *rank, int tokens)
         b->reply[i] = (afdep_reply_t){ .struct_size = sizeof(afdep_reply_t), .rows = rank->reply };
 }
 
+/* On a device: an exchange on both paths, whose tensors then stand there, and a recording of each way. */
+static void record(batches_t *b)
+{
+    afdep_bench_rank_t *rank = b->rank;
+    for (int i = 0; i < 2; i++) {
+        if (rank->source < 0) {
+            receive(b, i);
+            reply(b, i);
+        } else {
+            dispatch(b, i);
+            collect(b, i);
+        }
+    }
+    afdep_bench_align(rank, AFDEP_BENCH_CHECK_PATIENCE);
+    for (way_t way = COMMUNICATION; way < WAYS; way++) {
+        afdep_bench_batches_t batches = { .source = rank->source >= 0,
+                                          .count = b->count,
+                                          .ping_pong = way == PING_PONG,
+                                          .expert_us = way == COMMUNICATION ? 0 : rank->plan->expert_us };
+        afdep_bench_must(rank, rank->ops->record_batches(rank->second, rank->path, (int)way, &batches), "micro-batches");
+    }
+}
+
 /* The ways take turns, so that what else the machine does meets all of them. */
 void afdep_bench_overlap(afdep_bench_rank_t *rank, int tokens, afdep_bench_overlap_t *overlap)
 {
@@ -139,6 +174,8 @@ void afdep_bench_overlap(afdep_bench_rank_t *rank, int tokens, afdep_bench_overl
     if (!all)
         afdep_bench_fatal(rank, "micro-batches", "no memory to gather their times");
     prepare(&b, rank, tokens);
+    if (rank->ops->record_batches)
+        record(&b);
     for (int i = -2; i < SAMPLES; i++) /* the first ones warm up */
         for (way_t way = COMMUNICATION; way < WAYS; way++)
             us[way][i < 0 ? 0 : i] = sample(&b, way, all);

@@ -21,6 +21,13 @@ typedef struct afdep_bench_path_info {
     int graph; /* timed exchanges are recorded and replayed */
 } afdep_bench_path_info_t;
 
+typedef struct afdep_bench_batches {
+    int source; /* an Attention rank */
+    int count;
+    int ping_pong; /* over both paths in turn, else over the first */
+    int expert_us; /* 0: no experts */
+} afdep_bench_batches_t;
+
 typedef struct afdep_bench_path_ops {
     const char *name;
     /* Memory for exchanges of `bucket` tokens. Local. */
@@ -38,6 +45,11 @@ typedef struct afdep_bench_path_ops {
        calls above are timed one by one. */
     int (*record)(afdep_bench_path_t *path, int view, afdep_status_t *status);
     afdep_status_t (*replay)(afdep_bench_path_t *path, int times, double *us);
+    /* Micro-batches on a device: the second of two paths prepares way `way` (0 to 2) of running them, of the last exchanges'
+       tensors on both, and keeps it; runs them all: microseconds each. NULL where `replay` is. */
+    afdep_status_t (*record_batches)(afdep_bench_path_t *second, afdep_bench_path_t *first, int way,
+                                     const afdep_bench_batches_t *batches);
+    afdep_status_t (*replay_batches)(afdep_bench_path_t *second, int way, double *us);
     afdep_status_t (*counters)(afdep_bench_path_t *path, int peer, afdep_counters_t *counters);
     /* The status that poisoned the path, or OK. Never waits. */
     afdep_status_t (*error)(afdep_bench_path_t *path);

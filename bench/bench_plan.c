@@ -157,9 +157,8 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
         return afdep_why(why, why_size, "--%s: is needed with --%s", plan->microbatches > 0 ? "expert-us" : "microbatches",
                          plan->microbatches > 0 ? "microbatches" : "expert-us");
     if (plan->microbatches > 0 &&
-        (plan->common.backend == 1 || (plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)))
-        return afdep_why(why, why_size, "--microbatches: %d: only sparse and dense on the host backend have them",
-                         plan->microbatches);
+        plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)
+        return afdep_why(why, why_size, "--microbatches: %d: only sparse and dense have them", plan->microbatches);
     if (plan->microbatches > 0 && plan->in_flight > 1)
         return afdep_why(why, why_size, "--microbatches: %d: stands in place of --in-flight, not beside it",
                          plan->microbatches);

@@ -134,6 +134,10 @@ static void call(run_t *r, afdep_exchange_plan_t *plan, afdep_moment_t moment, i
     }
     if (faulty && r->f->deed == OTHER_BUCKET)
         plan->bucket--;
+    if (faulty && r->f->deed == CACHED) {
+        plan->cached = 1;
+        plan->routing = plan->number - 1;
+    }
     if (n == FAULTY && comes_after_the_one(r, moment))
         pause_ms(AFTER_MS);
     int64_t start = now_ms();
@@ -190,6 +194,14 @@ typedef struct ended {
     int says; /* the status that the case wants, with its words */
 } ended_t;
 
+/* Whether this rank cannot have found the fault by itself: some ranks' wrong words and calls only others find. */
+static int only_heard(const run_t *r)
+{
+    if (r->f->deed == CACHED && r->f->moment == BEFORE_DISPATCH)
+        return r->v->world->rank >= r->rig.scenario.ffn_ranks;
+    return r->f->deed == STOPPED ? r->acts : !r->acts;
+}
+
 static void judge(const run_t *r, afdep_outcome_t *outcome)
 {
     const afdep_device_fault_t *f = r->f;
@@ -212,7 +224,7 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
     else if (f->status != AFDEP_OK && fatal < size)
         afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told: rank %d ended with %s", fatal, size, untold,
                           afdep_status_string(all[untold].status));
-    else if (f->status != AFDEP_OK && r->status != AFDEP_ERR_PEER && (f->deed == STOPPED ? r->acts : !r->acts))
+    else if (f->status != AFDEP_OK && r->status != AFDEP_ERR_PEER && only_heard(r))
         afdep_outcome_set(outcome, AFDEP_FAILED, "a rank that only heard of it says %s: %s", afdep_status_string(r->status),
                           r->why);
     else if (f->status != AFDEP_OK && !says)

@@ -17,6 +17,7 @@ typedef enum afdep_deed {
     SLOW_STREAM,  /* its stream is busy when the call's kernel is launched */
     STOPPED,      /* it does not come before all others are through with the exchange */
     OTHER_BUCKET, /* with another bucket than the others */
+    CACHED,       /* it says that the last ids are used again, and the others do not */
     OLD_WORD,     /* a word is what it was an exchange ago */
     LATE_WORD,    /* the same, for a while */
     SAME_WORD,    /* a word is written once more */

@@ -383,6 +383,11 @@ afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x)
                         : afdep_staged_dispatch(x->staged, x->buffer, &x->dispatch);
 }
 
+afdep_status_t afdep_exchanger_complete(afdep_exchanger_t *x)
+{
+    return x->staged ? afdep_staged_complete(x->staged, x->buffer) : afdep_source_dispatch_complete(x->buffer);
+}
+
 afdep_status_t afdep_exchanger_call_second(afdep_exchanger_t *x)
 {
     if (is_worker(x) && is_source(x))

@@ -73,6 +73,9 @@ afdep_status_t afdep_exchanger_second(afdep_exchanger_t *x, const afdep_exchange
 afdep_status_t afdep_exchanger_call_first(afdep_exchanger_t *x);
 afdep_status_t afdep_exchanger_call_second(afdep_exchanger_t *x);
 
+/* Completes a send-only dispatch. */
+afdep_status_t afdep_exchanger_complete(afdep_exchanger_t *x);
+
 /* The parts of a half, for drivers that make the call by themselves: fill the arguments in the struct; then judge what
    the call gave (`status` is the call's). */
 void afdep_exchanger_prepare_first(afdep_exchanger_t *x, const afdep_exchange_plan_t *plan);

@@ -229,7 +229,7 @@ static void use_source_twins(afdep_staged_t *s, const afdep_dispatch_t *d, const
     if (d) {
         s->last_dispatch = *d;
         s->last_dispatch.x = s->x;
-        s->last_dispatch.ids = s->ids;
+        s->last_dispatch.ids = d->ids ? s->ids : NULL; /* cached: none are read */
         s->last_dispatch.weights = s->weights;
         s->last_dispatch.x_scale = d->x_scale ? s->x_scale : NULL;
     }
@@ -254,7 +254,7 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
     afdep_gpu_begin_call();
     use_source_twins(s, d, NULL);
     if (copy(s, s->x, d->x, tokens * (size_t)s->scenario->hidden * s->width) ||
-        copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t)) ||
+        (d->ids && copy(s, s->ids, d->ids, tokens * k * sizeof(int32_t))) ||
         copy(s, s->weights, d->weights, tokens * k * sizeof(float)) ||
         (d->x_scale && copy(s, s->x_scale, d->x_scale, scale_span(s, d))) ||
         set(s, s->out, POISON, tokens * (size_t)s->scenario->hidden * 2) ||
@@ -264,6 +264,18 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
     if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
         return status;
     if (s->whole && replays(s)) /* it ends with the exchange: collect waits */
+        return status;
+    if (finish(s))
+        return AFDEP_ERR_SYSTEM;
+    afdep_status_t found = afdep_buffer_error(buffer);
+    return found != AFDEP_OK && found != AFDEP_ERR_ROUTE ? found : status;
+}
+
+afdep_status_t afdep_staged_complete(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    afdep_gpu_begin_call();
+    afdep_status_t status = afdep_source_dispatch_complete(buffer);
+    if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
         return status;
     if (finish(s))
         return AFDEP_ERR_SYSTEM;
@@ -389,22 +401,35 @@ afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, con
 
 /* ---- Against the clock --------------------------------------------------------------------------------------- */
 
-static afdep_status_t enqueue_pair(afdep_staged_t *s, afdep_buffer_t *buffer)
+afdep_status_t afdep_staged_enqueue_first(afdep_staged_t *s, afdep_buffer_t *buffer)
 {
-    if (s->source) {
-        afdep_collect_t collect = AFDEP_COLLECT_INIT;
-        collect.out = s->out;
-        collect.view = s->run.view;
-        afdep_status_t status = afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
-        return status == AFDEP_OK ? afdep_source_collect(buffer, &collect, s->stream) : status;
-    }
+    if (s->source)
+        return afdep_source_dispatch(buffer, &s->last_dispatch, s->stream);
     afdep_receive_t receive = s->last_receive;
     receive.read_host_counts = 0;
     receive.allocate = NULL;
     receive.host_counts = NULL;
     afdep_status_t status = afdep_worker_receive(buffer, &receive, s->stream);
-    afdep_reply_t reply = { sizeof(reply), s->reply, receive.receipt };
-    return status == AFDEP_OK ? afdep_worker_reply(buffer, &reply, s->stream) : status;
+    s->last_receive.receipt = receive.receipt;
+    return status;
+}
+
+afdep_status_t afdep_staged_enqueue_second(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    if (s->source) {
+        afdep_collect_t collect = AFDEP_COLLECT_INIT;
+        collect.out = s->out;
+        collect.view = s->run.view;
+        return afdep_source_collect(buffer, &collect, s->stream);
+    }
+    afdep_reply_t reply = { sizeof(reply), s->reply, s->last_receive.receipt };
+    return afdep_worker_reply(buffer, &reply, s->stream);
+}
+
+static afdep_status_t enqueue_pair(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    afdep_status_t status = afdep_staged_enqueue_first(s, buffer);
+    return status == AFDEP_OK ? afdep_staged_enqueue_second(s, buffer) : status;
 }
 
 static afdep_status_t enqueue(afdep_staged_t *s, afdep_buffer_t *buffer)

@@ -28,6 +28,7 @@ void afdep_staged_destroy(afdep_staged_t *staged);
 /* As the calls of <afdep/afdep.h>, with tensors in host memory. receive's row_count is the number of rows that came, with
    padding; collect's result is always `out`. CUDA's own errors are AFDEP_ERR_SYSTEM. */
 afdep_status_t afdep_staged_dispatch(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch);
+afdep_status_t afdep_staged_complete(afdep_staged_t *staged, afdep_buffer_t *buffer);
 afdep_status_t afdep_staged_receive(afdep_staged_t *staged, afdep_buffer_t *buffer, afdep_receive_t *receive);
 afdep_status_t afdep_staged_reply(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_reply_t *reply);
 afdep_status_t afdep_staged_collect(afdep_staged_t *staged, afdep_buffer_t *buffer, afdep_collect_t *collect);
@@ -49,6 +50,11 @@ void afdep_staged_run_eager(afdep_staged_t *staged, int eager);
 
 /* The sentence of the last error of a staged call on this thread. */
 const char *afdep_staged_why(void);
+
+/* Local. Puts one half of an exchange of the last calls' tensors onto the rank's stream, without waiting and without the
+   host: dispatch or receive, collect or reply. */
+afdep_status_t afdep_staged_enqueue_first(afdep_staged_t *staged, afdep_buffer_t *buffer);
+afdep_status_t afdep_staged_enqueue_second(afdep_staged_t *staged, afdep_buffer_t *buffer);
 
 /* How exchanges are run against the clock: `pairs` exchanges of the last calls' tensors at once, recorded or eager. */
 typedef struct afdep_staged_run {

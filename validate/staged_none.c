@@ -53,6 +53,12 @@ afdep_status_t afdep_staged_dispatch(afdep_staged_t *s, afdep_buffer_t *buffer, 
     return refuse();
 }
 
+afdep_status_t afdep_staged_complete(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    (void)s, (void)buffer;
+    return refuse();
+}
+
 afdep_status_t afdep_staged_receive(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_receive_t *r)
 {
     (void)s, (void)buffer, (void)r;
@@ -68,6 +74,18 @@ afdep_status_t afdep_staged_reply(afdep_staged_t *s, afdep_buffer_t *buffer, con
 afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, afdep_collect_t *c)
 {
     (void)s, (void)buffer, (void)c;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_enqueue_first(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    (void)s, (void)buffer;
+    return refuse();
+}
+
+afdep_status_t afdep_staged_enqueue_second(afdep_staged_t *s, afdep_buffer_t *buffer)
+{
+    (void)s, (void)buffer;
     return refuse();
 }
 

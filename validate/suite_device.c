@@ -147,6 +147,10 @@ const afdep_case_t afdep_cases_device_faults[] = {
       "stall: a source, exchange 4, all calls replayed" },
     { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, WRONG("bucket")),
       "a worker's bucket is smaller" },
+    { "cached_receive_only", FAULT(BEFORE_RECEIVE, CACHED, WRONG("were said to be used again")),
+      "a worker is told that ids are used again, which they are not" },
+    { "cached_dispatch_only", FAULT(BEFORE_DISPATCH, CACHED, WRONG("were said to be used again")),
+      "a source uses its ids again, and no worker is told" },
     /* One domain */
     { "delayed_route_word", WORD(BEFORE_RECEIVE, LATE_WORD, ROUTE), "delay: a route word, 100 ms" },
     { "delayed_answer", WORD(BEFORE_DISPATCH, LATE_WORD, ANSWER), "delay: an answer, 100 ms" },

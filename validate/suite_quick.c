@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "validate/engine.h"
 #include "validate/recording.h"
 #include "validate/rig.h"
 
@@ -23,24 +24,17 @@ static void run_eager(const afdep_validation_t *v, const afdep_case_t *c, afdep_
 {
     const eager_t *e = c->argument;
     afdep_rig_t rig;
-    int packs = e->rig.fp8_combine == AFDEP_ON;
-    if ((e->repeat || packs) && v->backend && strcmp(v->backend, "cuda") == 0) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "%s is not built for the CUDA backend",
-                          packs ? "FP8 combine" : "cached routing");
-        return;
-    }
     if (afdep_rig_open(v, &e->rig, &rig, outcome) != 0)
         return;
     int exchanges = e->exchanges ? e->exchanges : 3;
     for (int n = 0; n < exchanges; n++) {
         afdep_rig_tokens(&rig, e->tokens);
+        int on_plane = n / rig.in_flight, again = e->repeat ? on_plane % e->repeat : 0; /* how often the ids were used */
         if (e->shape)
-            e->shape(&rig, e->repeat ? n / e->repeat : n);
+            e->shape(&rig, n - again * rig.in_flight);
         afdep_exchange_plan_t plan = afdep_rig_plain(&rig);
-        if (e->repeat) {
-            plan.cached = n % e->repeat != 0;
-            plan.routing = plan.number - (uint64_t)(n % e->repeat);
-        }
+        plan.cached = again != 0;
+        plan.routing = plan.number - (uint64_t)(again * rig.in_flight);
         if (e->whole_bucket)
             plan.bucket = rig.scenario.capacity;
         plan.inactive_percent = e->inactive_percent;
@@ -236,8 +230,7 @@ static void run_one_role(const afdep_validation_t *v, const afdep_case_t *c, afd
                                          "fp8_combine" };
     const afdep_scenario_t *s = v->scenario;
     int one_domain = s->ranks_per_domain == afdep_scenario_ranks(s);
-    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0 || /* FP8 combine is off there */
-                     (v->backend && strcmp(v->backend, "cuda") == 0);                      /* or refused */
+    int no_packing = one_domain || afdep_scenario_shares_domains(s) || s->ffn_ranks == 0; /* FP8 combine is off there */
     (void)c;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) - (size_t)no_packing; i++) {
         afdep_rig_plan_t rig_plan = { 0 };
@@ -334,6 +327,15 @@ const afdep_case_t afdep_cases_quick[] = {
     { "cached_routing_alignment", AFDEP_SUITE_QUICK,
       EAGER(.rig = { .alignment = 8, .apply_weights = 1, .sparse_dispatch = AFDEP_OFF }, .shape = equal_sums, .repeat = 4,
             .exchanges = 8, .read_host_counts = 1) },
+    { "cached_routing_many_experts", AFDEP_SUITE_QUICK,
+      EAGER(.rig = { .num_experts_per_rank = 520, .hidden = 256, .in_flight = 2 }, .shape = uneven, .repeat = 3, .exchanges = 12) },
+    { "load_statistics", AFDEP_SUITE_QUICK, afdep_run_load,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .alignment = 4 }, 0, NULL },
+    { "load_statistics_many_experts", AFDEP_SUITE_QUICK, afdep_run_load,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .num_experts_per_rank = 520 }, 0, NULL },
+    { "send_only", AFDEP_SUITE_QUICK, afdep_run_send_only, &(const afdep_rig_plan_t){ .capacity = 32 }, 0, NULL },
+    { "send_only_many_experts", AFDEP_SUITE_QUICK, afdep_run_send_only,
+      &(const afdep_rig_plan_t){ .capacity = 32, .hidden = 256, .num_experts_per_rank = 520 }, 0, NULL },
     { "mixed_hybrid", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1 }, .shape = uneven, .exchanges = 6) },
     { "mixed_hybrid_dense", AFDEP_SUITE_QUICK, EAGER(.rig = { .mixed_hybrid = 1, .stagger = AFDEP_OFF,
                                                               .sparse_dispatch = AFDEP_OFF, .sparse_combine = AFDEP_OFF },

@@ -22,10 +22,10 @@ typedef struct afdep_backend {
                                        afdep_stream_t stream);
     afdep_status_t (*elastic_combine)(void *state, const afdep_reply_t *reply, afdep_collect_t *collect,
                                       afdep_stream_t stream);
-    /* Completes a send-only dispatch; NULL where the backend has neither those nor cached routing. */
+    /* Completes a send-only dispatch. */
     afdep_status_t (*complete)(void *state);
-    /* Reads the load statistics, from any thread; NULL where the backend keeps none. */
-    void (*load)(const void *state, afdep_load_t *load);
+    /* Reads the load statistics, from any thread. */
+    afdep_status_t (*load)(const void *state, afdep_load_t *load);
     /* Surviving lost sources; all NULL where the backend does not. Fills `ranks` with the masked ranks, as far as there
        is room, and returns their number. OK where no exchange is unfinished, or the rank failed. Frees the state of a
        rank that does not part. */

@@ -326,16 +326,14 @@ afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *loa
 {
     if (!buffer || !load)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", buffer ? "load" : "buffer");
-    if (!buffer->backend->load)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "backend \"%s\" keeps no load statistics", buffer->backend->name);
     afdep_load_t known;
     afdep_status_t status = afdep_struct_copy(&known, sizeof(known), load, load->struct_size, sizeof(known),
                                               "afdep_load_t");
-    if (status != AFDEP_OK)
-        return status;
-    buffer->backend->load(buffer->state, &known);
-    load->exchanges = known.exchanges;
-    return AFDEP_OK;
+    if (status == AFDEP_OK)
+        status = buffer->backend->load(buffer->state, &known);
+    if (status == AFDEP_OK)
+        load->exchanges = known.exchanges;
+    return status;
 }
 
 /* ---- Role calls: who may make them, and the caller's struct as this version knows it ------------------------- */
@@ -360,15 +358,6 @@ static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argum
     return AFDEP_OK;
 }
 
-/* Backends without afdep_source_dispatch_complete() have no cached routing either. */
-static afdep_status_t check_built(const afdep_buffer_t *buffer, const char *call, int cached, int send_only)
-{
-    if (buffer->backend->complete || !(cached || send_only))
-        return AFDEP_OK;
-    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%s: %s is set, which backend \"%s\" does not have", call,
-                      cached ? "cached" : "send_only", buffer->backend->name);
-}
-
 afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch, afdep_stream_t stream)
 {
     int saved = errno;
@@ -377,8 +366,6 @@ afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const afdep_dispatc
     if (status == AFDEP_OK)
         status = afdep_struct_copy(&known, sizeof(known), dispatch, dispatch->struct_size, FIRST_DISPATCH,
                                    "afdep_dispatch_t");
-    if (status == AFDEP_OK)
-        status = check_built(buffer, "source_dispatch", known.cached, known.send_only);
     if (status == AFDEP_OK)
         status = buffer->backend->dispatch(buffer->state, &known, stream);
     errno = saved;
@@ -389,7 +376,7 @@ afdep_status_t afdep_source_dispatch_complete(afdep_buffer_t *buffer)
 {
     int saved = errno;
     afdep_status_t status = check_call(buffer, buffer, 0, "source_dispatch_complete");
-    if (status == AFDEP_OK && buffer->backend->complete)
+    if (status == AFDEP_OK)
         status = buffer->backend->complete(buffer->state);
     errno = saved;
     return status;
@@ -420,8 +407,6 @@ afdep_status_t afdep_worker_receive(afdep_buffer_t *buffer, afdep_receive_t *rec
         status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, FIRST_RECEIVE,
                                    "afdep_receive_t");
     afdep_status_t copied = status;
-    if (status == AFDEP_OK)
-        status = check_built(buffer, "worker_receive", known.cached, 0);
     if (status == AFDEP_OK)
         status = buffer->backend->receive(buffer->state, &known, stream);
     if (copied == AFDEP_OK) /* also after an error: how much room to come back with, and what `allocate` has set */

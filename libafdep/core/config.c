@@ -399,9 +399,6 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
         (status = check_survival(&out)) != AFDEP_OK)
         return status;
     set_fp8_combine(&values, &out.shape);
-    if (out.shape.fp8_combine && strcmp(out.backend, "host") != 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fp8_combine is 1: backend \"%s\" has no packed replies, so far",
-                          out.backend);
     set_nic(&values, &out.nic);
     out.slow_forward_us = number(&values, "slow_forward_us");
     if (afdep_layout_init(&out.layout, &out.shape))

@@ -26,8 +26,10 @@ static uint64_t carve(uint64_t *at, uint64_t count, uint64_t bytes)
 }
 
 typedef struct arena {
-    uint64_t state, segments, counters, live_ids, positions, ends, served, partials, partial_words, partial_lines, bytes;
+    uint64_t state, segments, counters, load_before, load_more, live_ids, positions, ends, served, partials, partial_words,
+        partial_lines, bytes;
     uint64_t position_count, partial_count, line_words;
+    int32_t load_experts, load_sources;
 } arena_t;
 
 static arena_t arena_of(const afdep_shape_t *s, int ffn)
@@ -39,10 +41,17 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
     a.state = carve(&a.bytes, 1, sizeof(afdep_cuda_state_t));
     a.segments = carve(&a.bytes, (uint64_t)s->ranks, sizeof(void *));
     a.counters = carve(&a.bytes, (uint64_t)s->ranks, sizeof(afdep_cuda_counter_t));
+    a.load_experts = ffn ? s->experts_per_rank : s->num_experts;
+    a.load_sources = ffn ? s->attention_ranks : 1;
+    uint64_t loads = AFDEP_CUDA_LOADS * ((uint64_t)a.load_experts + (uint64_t)a.load_sources);
+    a.load_before = carve(&a.bytes, loads, sizeof(uint64_t));
+    a.load_more = carve(&a.bytes, loads, sizeof(uint32_t));
     if (ffn) {
         a.position_count = planes * (uint64_t)s->attention_ranks * capacity * k;
         a.positions = carve(&a.bytes, a.position_count, sizeof(uint64_t));
         a.ends = carve(&a.bytes, planes * (uint64_t)s->experts_per_rank, sizeof(int32_t));
+    } else {
+        a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
     if (across)
         return a; /* the rest is in rail_open.c */
@@ -54,8 +63,6 @@ static arena_t arena_of(const afdep_shape_t *s, int ffn)
         a.line_words = (uint64_t)s->attention_ranks * (uint64_t)afdep_few_tokens(s) *
                        (uint64_t)afdep_lines(afdep_reply_vectors(s)) * (AFDEP_LINE_BYTES / sizeof(uint32_t));
         a.partial_lines = carve(&a.bytes, a.line_words, sizeof(uint32_t));
-    } else {
-        a.live_ids = carve(&a.bytes, planes * capacity * k, sizeof(int32_t));
     }
     return a;
 }
@@ -85,6 +92,8 @@ static afdep_status_t open_arena(afdep_cuda_t *c)
     p->state = (afdep_cuda_state_t *)(void *)(c->arena + a.state);
     p->segments = (unsigned char *const *)(void *)(c->arena + a.segments);
     p->counters = (afdep_cuda_counter_t *)(void *)(c->arena + a.counters);
+    p->load = (afdep_cuda_load_t){ (uint64_t *)(void *)(c->arena + a.load_before),
+                                   (uint32_t *)(void *)(c->arena + a.load_more), a.load_experts, a.load_sources };
     p->live_ids = (int32_t *)(void *)(c->arena + a.live_ids);
     p->positions = (uint64_t *)(void *)(c->arena + a.positions);
     p->ends = (int32_t *)(void *)(c->arena + a.ends);
@@ -434,6 +443,8 @@ const afdep_backend_t afdep_backend_cuda = {
     .receive = afdep_cuda_receive,
     .reply = afdep_cuda_reply,
     .collect = afdep_cuda_collect,
+    .complete = afdep_cuda_complete,
+    .load = afdep_cuda_read_load,
     .error = cuda_error,
     .exchanges = cuda_exchanges,
     .counters = cuda_counters,

@@ -103,20 +103,53 @@ static int few_grid(const afdep_cuda_t *c, int64_t units, int most)
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
+/* Between a send-only dispatch and its completion no other call is taken. */
+static afdep_status_t check_complete(const afdep_cuda_t *c, const char *call)
+{
+    if (!c->incomplete)
+        return AFDEP_OK;
+    return afdep_fail(AFDEP_ERR_ORDER, "%s: the send-only dispatch of exchange %llu is not completed yet", call,
+                      (unsigned long long)c->started);
+}
+
+/* Before a call on the plane of the next exchange that uses the ids of the last one there again. */
+static afdep_status_t check_cached(const afdep_cuda_t *c, int32_t bucket, const char *call)
+{
+    int32_t last = c->buckets[afdep_cuda_plane(c, c->started + 1)];
+    if (last == 0)
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: cached is set and exchange %llu is the first that uses its plane", call,
+                          (unsigned long long)c->started + 1);
+    if (bucket != last)
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: bucket is %d: cached is set, and it was %d with these ids", call,
+                          bucket, last);
+    return AFDEP_OK;
+}
+
 static afdep_status_t check_dispatch(const afdep_cuda_t *c, const afdep_dispatch_t *d)
 {
     const afdep_shape_t *s = c->shape;
     const char *missing = NULL;
-    afdep_status_t status = check_bucket(c, d->bucket, "source_dispatch");
+    afdep_status_t status = check_complete(c, "source_dispatch");
+    if (status == AFDEP_OK)
+        status = check_bucket(c, d->bucket, "source_dispatch");
+    if (status == AFDEP_OK && d->cached)
+        status = check_cached(c, d->bucket, "source_dispatch");
     if (status != AFDEP_OK)
         return status;
     if (d->tokens < 0 || d->tokens > d->bucket)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: 0 to bucket, %d, is wanted", d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x                       ? "x"
+                  : !d->ids && !d->cached     ? "ids"
+                  : !d->weights               ? "weights"
+                  : s->fp8 && !d->x_scale     ? "x_scale"
+                                              : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: %s is NULL with %d tokens", missing, d->tokens);
+    if (d->cached && d->tokens != c->tokens[afdep_cuda_plane(c, c->started + 1)])
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "source_dispatch: tokens is %d: cached is set, and it was %d with these ids",
+                          d->tokens, c->tokens[afdep_cuda_plane(c, c->started + 1)]);
     if (c->started - c->finished >= (uint64_t)s->in_flight)
         return afdep_fail(AFDEP_ERR_ORDER, "source_dispatch: exchange %llu is not collected yet, and in_flight is %d",
                           (unsigned long long)c->finished + 1, s->in_flight);
@@ -135,6 +168,15 @@ static int dispatch_grid(const afdep_cuda_t *c, const afdep_dispatch_t *d)
     return grid_for(units_of(c, d->tokens, d->bucket, afdep_row_lines(s), AFDEP_PIECE) + routes, 4, c->grids.communicating);
 }
 
+/* An invalid choice of an earlier exchange, once: this one is under way in any case. */
+static afdep_status_t tell_route(afdep_cuda_t *c)
+{
+    afdep_status_t status = afdep_cuda_look_route(c);
+    if (status == AFDEP_ERR_ROUTE)
+        c->told_route = c->record->route_exchange;
+    return status;
+}
+
 afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep_stream_t stream)
 {
     afdep_cuda_t *c = state;
@@ -143,7 +185,7 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         status = check_dispatch(c, d);
     if (status != AFDEP_OK)
         return status;
-    int plane = afdep_cuda_plane(c, ++c->started);
+    int plane = afdep_cuda_plane(c, ++c->started), grid = dispatch_grid(c, d);
     c->tokens[plane] = d->tokens;
     c->buckets[plane] = d->bucket;
     afdep_cuda_dispatch_t call = {
@@ -155,14 +197,29 @@ afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *d, afdep
         .weights = d->weights,
         .tokens = d->tokens,
         .bucket = d->bucket,
+        .cached = d->cached != 0,
+        .stage = d->send_only ? AFDEP_CUDA_SEND_NOW : AFDEP_CUDA_SEND,
     };
-    status = launched(c, launch_dispatch(c, &call, dispatch_grid(c, d), (cudaStream_t)stream), "source_dispatch");
-    if (status != AFDEP_OK)
+    status = launched(c, launch_dispatch(c, &call, grid, (cudaStream_t)stream), "source_dispatch");
+    if (status != AFDEP_OK || !d->send_only)
+        return status == AFDEP_OK ? tell_route(c) : status;
+    c->incomplete = 1;
+    c->dispatch = call;
+    c->dispatch.stage = AFDEP_CUDA_SEND_LATE;
+    c->dispatch_grid = grid;
+    c->dispatch_stream = (cudaStream_t)stream;
+    return AFDEP_OK;
+}
+
+afdep_status_t afdep_cuda_complete(void *state)
+{
+    afdep_cuda_t *c = state;
+    afdep_status_t status = afdep_cuda_check_call(c);
+    if (status != AFDEP_OK || !c->incomplete)
         return status;
-    status = afdep_cuda_look_route(c); /* of an earlier exchange: this one is under way in any case */
-    if (status == AFDEP_ERR_ROUTE)
-        c->told_route = c->record->route_exchange;
-    return status;
+    c->incomplete = 0;
+    status = launched(c, launch_dispatch(c, &c->dispatch, c->dispatch_grid, c->dispatch_stream), "source_dispatch_complete");
+    return status == AFDEP_OK ? tell_route(c) : status;
 }
 
 static int may_view(const afdep_cuda_t *c, const afdep_collect_t *collect)
@@ -172,6 +229,9 @@ static int may_view(const afdep_cuda_t *c, const afdep_collect_t *collect)
 
 static afdep_status_t check_collect(const afdep_cuda_t *c, const afdep_collect_t *collect)
 {
+    afdep_status_t status = check_complete(c, "source_collect");
+    if (status != AFDEP_OK)
+        return status;
     if (c->finished == c->started)
         return afdep_fail(AFDEP_ERR_ORDER, "source_collect: no dispatch is uncollected; exchange %llu was the last",
                           (unsigned long long)c->finished);
@@ -221,6 +281,8 @@ static afdep_status_t check_receive(const afdep_cuda_t *c, const afdep_receive_t
 {
     const afdep_shape_t *s = c->shape;
     afdep_status_t status = check_bucket(c, r->bucket, "worker_receive");
+    if (status == AFDEP_OK && r->cached && !c->counting)
+        status = check_cached(c, r->bucket, "worker_receive");
     if (status != AFDEP_OK)
         return status;
     if (c->counting && r->bucket != c->buckets[afdep_cuda_plane(c, c->started)])
@@ -251,7 +313,8 @@ static afdep_cuda_receive_t receive_call(const afdep_receive_t *r, int parts)
                                    .row_source = r->row_source,
                                    .ends = r->ends,
                                    .bucket = r->bucket,
-                                   .parts = parts };
+                                   .parts = parts,
+                                   .cached = r->cached != 0 };
 }
 
 /* Across domains: units that a receive or reply serves (rail.cuh). */
@@ -277,7 +340,7 @@ static int receive_grid(const afdep_cuda_t *c, int32_t bucket)
 static afdep_status_t read_counts(afdep_cuda_t *c, const afdep_receive_t *r, cudaStream_t stream)
 {
     const afdep_shape_t *s = c->shape;
-    afdep_cuda_receive_t call = { .bucket = r->bucket, .parts = AFDEP_CUDA_RECEIVE_COUNT };
+    afdep_cuda_receive_t call = { .bucket = r->bucket, .parts = AFDEP_CUDA_RECEIVE_COUNT, .cached = r->cached != 0 };
     afdep_status_t status = launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
     if (status != AFDEP_OK)
         return status;
@@ -339,6 +402,7 @@ static afdep_status_t receive_counted(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     if (!c->counting) {
         c->buckets[afdep_cuda_plane(c, ++c->started)] = r->bucket;
         c->counting = 1;
+        c->cached = r->cached != 0;
         afdep_status_t status = read_counts(c, r, stream);
         if (status != AFDEP_OK)
             return status;
@@ -347,6 +411,7 @@ static afdep_status_t receive_counted(afdep_cuda_t *c, afdep_receive_t *r, cudaS
     if (status != AFDEP_OK)
         return status;
     afdep_cuda_receive_t call = receive_call(r, AFDEP_CUDA_RECEIVE_PLACE);
+    call.cached = c->cached; /* as it began, whatever the caller comes back with */
     return launched(c, launch_receive(c, &call, receive_grid(c, r->bucket), stream), "worker_receive");
 }
 

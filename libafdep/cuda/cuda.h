@@ -34,9 +34,15 @@ typedef struct afdep_cuda {
     /* Calls made: first halves (dispatch, receive) and second halves (collect, reply). */
     uint64_t opened_at, started, finished;
     int counting; /* a receive with read_host_counts has its counts and wants its tensors */
-    int32_t tokens[AFDEP_CUDA_PLANES], buckets[AFDEP_CUDA_PLANES]; /* of the calls under way */
+    int32_t tokens[AFDEP_CUDA_PLANES], buckets[AFDEP_CUDA_PLANES]; /* of the calls under way, or the plane's last */
+    int cached; /* the receive that is counting is */
     int64_t row_count[AFDEP_CUDA_PLANES];
     int32_t *host_ends; /* [E/F], page-locked */
+
+    /* A send-only dispatch that is not completed yet. */
+    int incomplete, dispatch_grid;
+    afdep_cuda_dispatch_t dispatch;
+    cudaStream_t dispatch_stream;
 
     uint64_t told_route; /* exchange whose invalid choice a call has returned */
     afdep_status_t poison;
@@ -45,9 +51,13 @@ typedef struct afdep_cuda {
 
 /* calls.c */
 afdep_status_t afdep_cuda_dispatch(void *state, const afdep_dispatch_t *dispatch, afdep_stream_t stream);
+afdep_status_t afdep_cuda_complete(void *state);
 afdep_status_t afdep_cuda_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream);
 afdep_status_t afdep_cuda_reply(void *state, const afdep_reply_t *reply, afdep_stream_t stream);
 afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_stream_t stream);
+
+/* load.c. As afdep_buffer_load(). */
+afdep_status_t afdep_cuda_read_load(const void *state, afdep_load_t *load);
 
 /* errors.c. What kernels recorded: OK, or the fatal status that poisoned the buffer. */
 afdep_status_t afdep_cuda_look(afdep_cuda_t *c);

@@ -211,6 +211,14 @@ __device__ __forceinline__ uint64_t afdep_enter(const afdep_cuda_rank_t &r, int 
     return afdep_enter(r, call, [](uint64_t) {});
 }
 
+/* The same for a kernel that may follow one of its own kind: the last one may count. */
+__device__ __forceinline__ uint64_t afdep_enter_late(const afdep_cuda_rank_t &r, int call)
+{
+    afdep_await_previous();
+    afdep_let_next_start();
+    return *(const volatile uint64_t *)&r.state->count[call] + 1;
+}
+
 /* Called once per CTA, by one thread, behind a barrier of the CTA. True in the last one: the count releases what is before
    it and acquires what the others released, so everything that the CTAs wrote or read before is behind it. */
 __device__ __forceinline__ bool afdep_last_of_grid(const afdep_cuda_rank_t &r, int call)
@@ -259,6 +267,40 @@ __device__ __forceinline__ void afdep_leave_collect(const afdep_cuda_rank_t &r, 
     }
     if (afdep_leave(r, AFDEP_CUDA_COLLECT) && !afdep_poisoned(r))
         afdep_finish(r, AFDEP_CUDA_COLLECT, exchange);
+}
+
+/* ---- Send-only dispatches -------------------------------------------------------------------------------------- */
+
+/* By a lane: whether exchange `exchange` is sent at once. The first to ask decides, for all CTAs. */
+__device__ __forceinline__ bool afdep_decide(const afdep_cuda_rank_t &r, uint64_t exchange, bool verdict)
+{
+    unsigned long long mine = (unsigned long long)exchange << 1 | verdict;
+    unsigned long long seen = *(volatile const uint64_t *)&r.state->decided;
+    if (seen >> 1 != exchange) {
+        seen = atomicCAS((unsigned long long *)&r.state->decided, seen, mine);
+        seen = seen >> 1 == exchange ? seen : mine;
+    }
+    return seen & 1;
+}
+
+/*
+ * The beginning of a dispatch in two kernels, by all threads of a CTA: whether this one sends, the same in all CTAs.
+ * look() says whether nothing has to be waited for, wait() waits; both by a whole warp.
+ */
+template <typename Look, typename Wait>
+static __device__ bool afdep_sends(const afdep_cuda_rank_t &r, int stage, uint64_t exchange, Look look, Wait wait)
+{
+    bool sends = true;
+    if (threadIdx.x < AFDEP_WARP) {
+        if (stage == AFDEP_CUDA_SEND_NOW) {
+            bool nothing = look(), now = afdep_lane() == 0 && afdep_decide(r, exchange, nothing);
+            sends = __shfl_sync(AFDEP_FULL, now, 0);
+        } else if (stage == AFDEP_CUDA_SEND_LATE) {
+            sends = *(volatile const uint64_t *)&r.state->decided != ((exchange - 1) << 1 | 1); /* that is this one's */
+        }
+        sends = sends && wait(); /* also where another CTA has looked: this one has acquired nothing yet */
+    }
+    return __syncthreads_and(sends);
 }
 
 __device__ __forceinline__ int afdep_warp_index()

@@ -10,6 +10,7 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/lines.cuh"
+#include "cuda/load.cuh"
 #include "cuda/rounds.cuh"
 
 #define THREADS 1024
@@ -38,6 +39,23 @@ static __device__ __noinline__ bool wait_answers(const afdep_cuda_rank_t &r, uin
         }
     }
     return __all_sync(AFDEP_FULL, fine && !poisoned);
+}
+
+/* One look at the answers, by a warp. */
+static __device__ bool answers_are_here(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    const uint64_t *answers = (const uint64_t *)(r.base + afdep_plane_at(r.own, r.shape, exchange) + r.own.answers);
+    uint32_t want = (uint32_t)(exchange - (uint64_t)r.shape.in_flight);
+    bool here = true;
+    for (int f = (int)afdep_lane(); here && f < r.shape.ffn_ranks; f += AFDEP_WARP)
+        here = (int32_t)(afdep_word_high(afdep_load_acquire64(&answers[f])) - want) >= 0;
+    return __all_sync(AFDEP_FULL, here);
+}
+
+static __device__ bool sends(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange)
+{
+    return afdep_sends(
+        r, d.stage, exchange, [&]() { return answers_are_here(r, exchange); }, [&]() { return wait_answers(r, exchange); });
 }
 
 /* Once per warp. */
@@ -86,9 +104,26 @@ static __device__ __forceinline__ void put_routes(const afdep_cuda_rank_t &r, co
     uint64_t word = afdep_word((uint32_t)exchange, afdep_route_low(d.bucket, id));
     r.live_ids[((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)k +
                (uint32_t)slot] = id;
+    if (id >= 0)
+        atomicAdd(afdep_load_expert(r, exchange, id), 1u);
 #pragma unroll 1
     for (int f = 0; f < s.ffn_ranks; f++)
         afdep_signal64((uint64_t *)(afdep_segment(r, f) + plane) + at, word);
+}
+
+/* In place of the choices, where they are the last ones again: one word to every FFN rank, a lane each. */
+static __device__ void put_cached(const afdep_cuda_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange)
+{
+    uint64_t at = afdep_plane_at(r.peer, r.shape, exchange) + r.peer.route_words +
+                  8u * afdep_slot(r.shape, r.role_index, 0) * (uint32_t)r.shape.top_k;
+    for (int f = (int)afdep_lane(); f < r.shape.ffn_ranks; f += AFDEP_WARP)
+        afdep_signal64((uint64_t *)(afdep_segment(r, f) + at), afdep_word((uint32_t)exchange, afdep_route_cached(d.bucket)));
+}
+
+/* The choices as the exchange before on the plane took them. */
+static __device__ const int32_t *last_ids(const afdep_cuda_rank_t &r, uint64_t exchange)
+{
+    return r.live_ids + (uint64_t)afdep_plane(r.shape, exchange) * (uint32_t)r.shape.capacity * (uint32_t)r.shape.top_k;
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------- */
@@ -133,9 +168,10 @@ static __device__ __noinline__ void renew(const afdep_cuda_rank_t &r, const afde
             uint64_t slot = afdep_slot(s, r.role_index, token);
             for (int i = lane; (in_lines || !sent) && i < (int)r.peer.pieces; i += AFDEP_WARP)
                 afdep_signal32((uint32_t *)(inbox + r.peer.row_words) + slot * r.peer.pieces + i, (uint32_t)exchange);
-            for (int i = lane; token >= d.bucket && i < s.top_k; i += AFDEP_WARP)
-                afdep_signal64((uint64_t *)(inbox + r.peer.route_words) + slot * (uint32_t)s.top_k + i,
-                               afdep_word((uint32_t)exchange, 0));
+            for (int i = lane; (d.cached || token >= d.bucket) && i < s.top_k; i += AFDEP_WARP)
+                if (!d.cached || token > 0 || i > 0)
+                    afdep_signal64((uint64_t *)(inbox + r.peer.route_words) + slot * (uint32_t)s.top_k + i,
+                                   afdep_word((uint32_t)exchange, 0));
             if (token < few && (!in_lines || !sent))
                 afdep_renew_lines(inbox + r.peer.row_lines +
                                       ((uint64_t)r.role_index * (uint32_t)few + (uint32_t)token) * (uint32_t)lines *
@@ -152,11 +188,16 @@ static __device__ __forceinline__ void finish_dispatch(const afdep_cuda_rank_t &
 {
     if (afdep_renewal_due(r.shape, exchange) && !afdep_poisoned(r))
         renew(r, d, exchange);
+    if (blockIdx.x == gridDim.x - 1 && d.cached)
+        afdep_repeat_load(r, exchange);
+    else if (blockIdx.x == gridDim.x - 1)
+        afdep_carry_load(r, exchange);
     if (!afdep_leave(r, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r))
         return;
 #pragma unroll 1
     for (int f = 0; f < r.shape.ffn_ranks; f++)
         r.counters[f].signals++;
+    *afdep_load_source(r, exchange, 0) = (uint32_t)d.tokens;
     afdep_publish_bad_route(r, exchange);
     afdep_finish(r, AFDEP_CUDA_DISPATCH, exchange);
 }
@@ -220,26 +261,39 @@ static __device__ __forceinline__ void put_tail(const afdep_cuda_rank_t &r, cons
               tail == 0);
 }
 
+/* PLAIN: neither cached nor in two kernels. */
+template <bool PLAIN>
 static __global__ void __launch_bounds__(FEW_THREADS, 1)
-    dispatch_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+    dispatch_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
     const afdep_shape_t &s = r.shape;
+    afdep_cuda_dispatch_t own = given;
+    const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     int groups = (afdep_lines(afdep_row_vectors(&s)) + LINES_AT_ONCE - 1) / LINES_AT_ONCE,
         parts = groups + afdep_tail_lines(&s);
-    int routes = route_units(s, d.bucket), units = routes + d.tokens * parts, unit = afdep_warp_index();
+    int routes = !PLAIN && d.cached ? 1 : route_units(s, d.bucket), units = routes + d.tokens * parts, unit = afdep_warp_index();
     int token = max(unit - routes, 0) / parts;
-    if (unit < units && d.tokens > 0) { /* on its way while the kernel before ends */
+    if (PLAIN && unit < units && d.tokens > 0) { /* on its way while the kernel before ends */
         afdep_prefetch(d.ids + (int64_t)token * s.top_k);
         afdep_prefetch((const uint4 *)d.x + (uint64_t)token * (uint32_t)afdep_row_vectors(&s));
     }
     bool gate = false;
-    uint64_t exchange =
-        afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit < units && wait_answers(r, n); });
+    uint64_t exchange;
+    if (PLAIN) {
+        exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = unit < units && wait_answers(r, n); });
+    } else {
+        exchange = afdep_enter_late(r, AFDEP_CUDA_DISPATCH);
+        if (!(gate = sends(r, d, exchange)))
+            return;
+        own.ids = d.cached ? last_ids(r, exchange) : d.ids;
+    }
     for (; unit < units; unit += afdep_warp_count(), token = (unit - routes) / parts) {
         if (!pass_gate(r, exchange, &gate))
             break;
         int part = (unit - routes) - token * parts;
-        if (unit < routes)
+        if (!PLAIN && d.cached && unit < routes)
+            put_cached(r, d, exchange);
+        else if (unit < routes)
             put_routes(r, d, exchange, unit);
         else if (part < groups)
             put_lines(r, d, exchange, token, part * LINES_AT_ONCE);
@@ -304,16 +358,25 @@ static __device__ int put_piece(const afdep_cuda_rank_t &r, const afdep_cuda_dis
     return __popc(leaders);
 }
 
-template <int VECTORS>
+template <int VECTORS, bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 1)
-    dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+    dispatch_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
     __shared__ afdep_rounds<WARPS> rounds;
+    afdep_cuda_dispatch_t own = given;
+    const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     bool gate = false;
-    uint64_t exchange = afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = wait_answers(r, n); });
+    uint64_t exchange = PLAIN ? afdep_enter(r, AFDEP_CUDA_DISPATCH, [&](uint64_t n) { gate = wait_answers(r, n); })
+                              : afdep_enter_late(r, AFDEP_CUDA_DISPATCH);
     int pieces = afdep_pieces(&r.shape, AFDEP_PIECE), routes = route_units(r.shape, d.bucket);
-    if (__syncthreads_or(!pass_gate(r, exchange, &gate)))
+    if (PLAIN ? __syncthreads_or(!pass_gate(r, exchange, &gate)) : !sends(r, d, exchange))
         return;
+    if (!PLAIN && d.cached) {
+        own.ids = last_ids(r, exchange);
+        routes = 0;
+        if (afdep_warp_index() == 0)
+            put_cached(r, d, exchange);
+    }
     for (int unit = afdep_warp_index(); unit < routes; unit += afdep_warp_count())
         put_routes(r, d, exchange, unit);
     afdep_run_rounds<WARPS>(rounds, d.tokens * pieces, 0, (int)gridDim.x, exchange, [&](int unit, uint32_t **words) {
@@ -323,19 +386,38 @@ static __global__ void __launch_bounds__(THREADS, 1)
     finish_dispatch(r, d, exchange);
 }
 
+typedef void (*kernel_t)(const afdep_cuda_rank_t, const afdep_cuda_dispatch_t);
+
+static kernel_t kernel_of(const afdep_shape_t &s, bool plain)
+{
+    const int bf16 = 2 * AFDEP_PIECE / 512, fp8 = AFDEP_PIECE / 512;
+    if (s.fp8)
+        return plain ? dispatch_kernel<fp8, true> : dispatch_kernel<fp8, false>;
+    return plain ? dispatch_kernel<bf16, true> : dispatch_kernel<bf16, false>;
+}
+
+static kernel_t few_kernel_of(bool plain)
+{
+    return plain ? dispatch_few_kernel<true> : dispatch_few_kernel<false>;
+}
+
 cudaError_t afdep_cuda_launch_dispatch(const afdep_cuda_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                        cudaStream_t stream)
 {
+    bool plain = d->stage == AFDEP_CUDA_SEND && !d->cached;
     if (afdep_in_lines(&r->shape, d->bucket))
-        return afdep_launch(dispatch_few_kernel, grid, FEW_THREADS, 0, stream, *r, *d);
-    return r->shape.fp8 ? afdep_launch(dispatch_kernel<AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d)
-                        : afdep_launch(dispatch_kernel<2 * AFDEP_PIECE / 512>, grid, THREADS, 0, stream, *r, *d);
+        return afdep_launch(few_kernel_of(plain), grid, FEW_THREADS, 0, stream, *r, *d);
+    return afdep_launch(kernel_of(r->shape, plain), grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_cuda_prepare_dispatch(const afdep_shape_t *shape, int *threads)
 {
     *threads = THREADS;
-    cudaError_t error = shape->fp8 ? afdep_load(dispatch_kernel<AFDEP_PIECE / 512>, 0)
-                                   : afdep_load(dispatch_kernel<2 * AFDEP_PIECE / 512>, 0);
-    return error == cudaSuccess ? afdep_load(dispatch_few_kernel, 0) : error;
+    cudaError_t error = cudaSuccess;
+    for (int plain = 0; error == cudaSuccess && plain < 2; plain++) {
+        error = afdep_load(kernel_of(*shape, plain), 0);
+        if (error == cudaSuccess)
+            error = afdep_load(few_kernel_of(plain), 0);
+    }
+    return error;
 }

@@ -72,6 +72,17 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
         return fail_peer(r);
     if (r->status == (uint32_t)-AFDEP_ERR_TIMEOUT)
         return fail_late(c, r, place);
+    if (r->word == AFDEP_CUDA_WORD_CACHED)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu%s: the routing of rank %d is not that of the exchange before, whose ids "
+                          "were said to be used again, here or there", c->rank, call_name(r->call),
+                          (unsigned long long)r->exchange, place, r->peer);
+    if (r->word == AFDEP_CUDA_WORD_ROUTE && (uint32_t)r->seen == afdep_route_cached((int32_t)r->expected) &&
+        afdep_word_high(r->seen) == (uint32_t)r->exchange)
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "rank %d in %s of exchange %llu: the ids of rank %d were said to be used again there, and this receive was "
+                          "not told so", c->rank, call_name(r->call), (unsigned long long)r->exchange,
+                          r->peer);
     if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
         return afdep_fail(AFDEP_ERR_PROTOCOL,
                           "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "

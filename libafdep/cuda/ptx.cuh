@@ -154,6 +154,14 @@ __device__ __forceinline__ uint32_t afdep_pack(float low, float high)
     return pair;
 }
 
+/* Two values as e4m3 codes, to nearest even; beyond 448 it is 448, a NaN is 0x7F. */
+__device__ __forceinline__ uint32_t afdep_e4m3_pair(float low, float high)
+{
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 /* ---- Kernels and time ------------------------------------------------------------------------------------------ */
 
 /* Kernels of a stream overlap at their edges: the next one's CTAs may start when all of this one's have come here, ... */

@@ -7,12 +7,14 @@
  * dense protocol signals them all, and as the next dispatch relies on. Dispatch has worked out every tail as it will be.
  */
 #include "cuda/launch.cuh"
+#include "cuda/packed.cuh"
 #include "cuda/rail_source.cuh"
 #include "cuda/sum.cuh"
 
 #define THREADS AFDEP_RAIL_THREADS
 #define WARPS AFDEP_RAIL_WARPS
 
+template <bool PACKED>
 static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda_collect_t &call, uint64_t exchange, int token,
                                     int part, const unsigned char **rows)
 {
@@ -21,6 +23,7 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
     uint32_t domains = r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token];
     int channel = afdep_channel_of(&s, r.source_domain, token), count = __popc(domains);
     bool mine = domains >> lane & 1, fine = true;
+    uint32_t tag_offset = PACKED ? r.layout.row.packed_tag_offset : r.layout.row.reply_tag_offset;
     uint4 tag = make_uint4(0, 0, 0, 0);
     __syncwarp(); /* the rows of the unit before are read */
     if (mine) {
@@ -29,7 +32,7 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
         rows[__popc(domains & ((1u << lane) - 1u))] = row;
         fine = wait_tail(r, exchange, (int)lane, channel);
         if (fine)
-            tag = afdep_load16(row + r.layout.row.reply_tag_offset); /* looked at behind the sum, so that they come together */
+            tag = afdep_load16(row + tag_offset); /* looked at behind the sum, so that they come together */
     }
     __syncwarp(); /* the lanes' acquires before the others' reads */
     if (!__all_sync(AFDEP_FULL, fine))
@@ -43,7 +46,9 @@ static __device__ bool collect_part(const afdep_rail_rank_t &r, const afdep_cuda
         if (column >= bytes)
             break;
         uint4 sum = make_uint4(0, 0, 0, 0);
-        if (count > 0)
+        if (count > 0 && PACKED)
+            sum = afdep_sum_packed(count, rows, r.layout.row.packed_scale_offset, (first + column) / 2);
+        else if (count > 0)
             sum = afdep_sum_column<false>(
                 count, [&](int j) { return rows[j] + first + column; }, [&](int) { return 1.0f; });
         *(uint4 *)(out + column) = sum;
@@ -63,6 +68,7 @@ static __device__ void wait_all(const afdep_rail_rank_t &r, uint64_t exchange)
             return;
 }
 
+template <bool PACKED>
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_collect_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_collect_t call)
 {
@@ -70,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_COLLECT);
     int parts = afdep_pieces(&r.c.shape, AFDEP_PART);
     for (int unit = afdep_warp_index(); unit < call.tokens * parts; unit += afdep_warp_count())
-        if (!collect_part(r, call, exchange, unit / parts, unit % parts, rows[threadIdx.x / AFDEP_WARP]))
+        if (!collect_part<PACKED>(r, call, exchange, unit / parts, unit % parts, rows[threadIdx.x / AFDEP_WARP]))
             break;
     if (!r.c.shape.sparse_combine)
         wait_all(r, exchange);
@@ -81,10 +87,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 cudaError_t afdep_rail_launch_collect(const afdep_rail_rank_t *r, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream)
 {
-    return afdep_launch_apart(rail_collect_kernel, grid, THREADS, 0, stream, *r, *call);
+    return afdep_packs_replies(&r->c.shape, call->bucket)
+               ? afdep_launch_apart(rail_collect_kernel<true>, grid, THREADS, 0, stream, *r, *call)
+               : afdep_launch_apart(rail_collect_kernel<false>, grid, THREADS, 0, stream, *r, *call);
 }
 
 cudaError_t afdep_rail_prepare_collect(const afdep_shape_t *)
 {
-    return afdep_load(rail_collect_kernel, 0);
+    cudaError_t error = afdep_load(rail_collect_kernel<true>, 0);
+    return error == cudaSuccess ? afdep_load(rail_collect_kernel<false>, 0) : error;
 }

@@ -79,7 +79,7 @@ static __device__ void build_row(const afdep_rail_rank_t &r, const afdep_cuda_di
         for (int b = (int)lane + AFDEP_WARP; b < blocks; b += AFDEP_WARP)
             ((float *)(to + f.scale_offset))[b] = d.x_scale[token * d.scale_token_stride + b * d.scale_block_stride];
         if (lane == 0)
-            *(uint4 *)(to + f.tag_offset) = make_uint4((uint32_t)exchange, (uint32_t)token, (uint32_t)r.c.rank, 0);
+            *(uint4 *)(to + f.tag_offset) = make_uint4((uint32_t)exchange, (uint32_t)token, (uint32_t)r.c.rank, (uint32_t)d.cached);
         if ((int)lane < s.top_k) {
             ((int32_t *)(to + f.ids_offset))[lane] = choice;
             ((float *)(to + f.weights_offset))[lane] = head.weight;
@@ -146,8 +146,7 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
     for (int token = first; token < d.tokens; token += s.channels) {
         domains = take_token(r, d, token, &choice);
         l.sent += domains >> m & 1;
-        if (m == 0)
-            r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token] = domains;
+        note_token(r, d, exchange, token, choice, domains);
     }
     l.next = afdep_tail_advance(l.tail, 1, l.sent);
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
@@ -208,17 +207,26 @@ static __device__ void await_unserved(const afdep_rail_rank_t &r, const afdep_cu
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------- */
 
+/* PLAIN: neither cached nor in two kernels. */
+template <bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+    rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
     __shared__ afdep_rail_words_t words;
     afdep_rail_round_t round = afdep_rail_first_round(&words);
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_DISPATCH);
     const afdep_shape_t &s = r.c.shape;
     const afdep_peer_rail rail = { r };
+    afdep_cuda_dispatch_t own = given;
+    const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     int channels = s.sparse_dispatch ? min(d.tokens, s.channels) : s.channels, warps = afdep_warp_count();
     int base = afdep_channel_base(&s, r.source_domain), warp = afdep_warp_index();
     bool gate = false;
+    if (!PLAIN) {
+        if (!(gate = sends(r, d, exchange)))
+            return;
+        own.ids = d.cached ? taken_ids(r, exchange, 0) : d.ids;
+    }
     __syncthreads(); /* there are rounds to send in */
     if (s.sparse_dispatch && warp == warps - 1)
         send_counts(r, d, exchange, &gate);
@@ -233,8 +241,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (s.sparse_dispatch && !s.sparse_combine)
         await_unserved(r, d, exchange);
     afdep_few_renew_combine(r, exchange);
+    if (blockIdx.x == gridDim.x - 1)
+        afdep_carry_load(r.c, exchange);
     if (!afdep_leave(r.c, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r.c))
         return;
+    *afdep_load_source(r.c, exchange, 0) = (uint32_t)d.tokens;
     afdep_publish_bad_route(r.c, exchange);
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }
@@ -242,10 +253,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                        cudaStream_t stream)
 {
-    return afdep_launch_apart(rail_dispatch_kernel, grid, THREADS, 0, stream, *r, *d);
+    return d->stage == AFDEP_CUDA_SEND && !d->cached
+               ? afdep_launch_apart(rail_dispatch_kernel<true>, grid, THREADS, 0, stream, *r, *d)
+               : afdep_launch_apart(rail_dispatch_kernel<false>, grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *)
 {
-    return afdep_load(rail_dispatch_kernel, 0);
+    cudaError_t error = afdep_load(rail_dispatch_kernel<true>, 0);
+    return error == cudaSuccess ? afdep_load(rail_dispatch_kernel<false>, 0) : error;
 }

@@ -65,6 +65,15 @@ __device__ __forceinline__ void afdep_few_leave(const afdep_rail_rank_t &r, int 
         afdep_finish(r.c, call, exchange);
 }
 
+/* The same for a kernel that may follow one of its own kind: the last one may count. */
+__device__ __forceinline__ uint64_t afdep_few_enter_late(const afdep_rail_rank_t &r, int call)
+{
+    afdep_await_previous();
+    if ((int)gridDim.x <= r.few_ctas)
+        afdep_let_next_start();
+    return *(const volatile uint64_t *)&r.c.state->count[call] + 1;
+}
+
 template <typename Argument>
 static inline cudaError_t afdep_few_launch(void (*kernel)(afdep_rail_rank_t, Argument), int grid, int threads, size_t shared,
                                            cudaStream_t stream, const afdep_rail_rank_t &r, const Argument &call)

@@ -71,7 +71,9 @@ static __device__ __forceinline__ bool put_tail(const afdep_rail_rank_t &r, cons
     }
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
         return false;
-    uint32_t id = tail > 0 || lane >= s.top_k ? 0 : afdep_route_low(d.bucket, token < d.tokens ? choice : AFDEP_ROUTE_ABSENT);
+    uint32_t id = 0;
+    if (tail == 0 && lane < s.top_k)
+        id = afdep_rail_route_low(d.bucket, token < d.tokens ? choice : AFDEP_ROUTE_ABSENT, d.cached);
     uint4 words[1] = { make_uint4(__float_as_uint(scale), __float_as_uint(weight), id, (uint32_t)exchange) };
     put_words(r, exchange, token, line, domains, i < afdep_tail_words(&s), words);
     put_words(r, exchange, token, line, everywhere & ~domains, lane < s.top_k, words);
@@ -96,8 +98,7 @@ static __device__ __forceinline__ bool put_channel(const afdep_rail_rank_t &r, c
     for (int token = afdep_channel_first(&s, r.source_domain, channel); token < d.tokens; token += s.channels) {
         uint32_t domains = take_token(r, d, token, &choice);
         sent += domains >> m & 1;
-        if (m == 0)
-            r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token] = domains;
+        note_token(r, d, exchange, token, choice, domains);
     }
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
         return false;
@@ -144,19 +145,31 @@ static __device__ __forceinline__ piece_t piece_at(const afdep_rail_rank_t &r, c
     return { n < tails ? piece_t::TAIL : piece_t::LINES, token, of - token * each };
 }
 
+/* PLAIN: neither cached nor in two kernels. */
+template <bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_dispatch_few_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t d)
+    rail_dispatch_few_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
     const afdep_shape_t &s = r.c.shape;
+    afdep_cuda_dispatch_t own = given;
+    const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     int n = afdep_warp_index(), base = afdep_channel_base(&s, r.source_domain);
     bool gate = false, fine = true;
+    uint64_t exchange;
     piece_t p = piece_at(r, d, n); /* worked out, and asked for, while the kernel before ends */
-    if (p.token < d.tokens && p.kind <= piece_t::LINES) {
-        afdep_prefetch(d.ids + (int64_t)p.token * s.top_k);
-        afdep_prefetch((const unsigned char *)d.x + (uint64_t)p.token * r.layout.row.payload_bytes);
+    if (PLAIN) {
+        if (p.token < d.tokens && p.kind <= piece_t::LINES) {
+            afdep_prefetch(d.ids + (int64_t)p.token * s.top_k);
+            afdep_prefetch((const unsigned char *)d.x + (uint64_t)p.token * r.layout.row.payload_bytes);
+        }
+        exchange = afdep_few_enter(r, AFDEP_CUDA_DISPATCH,
+                                   [&](uint64_t e) { gate = p.kind != piece_t::NONE && wait_witnesses(r, e); });
+    } else {
+        exchange = afdep_few_enter_late(r, AFDEP_CUDA_DISPATCH);
+        if (!(gate = sends(r, d, exchange)))
+            return;
+        own.ids = d.cached ? taken_ids(r, exchange, 0) : d.ids;
     }
-    uint64_t exchange = afdep_few_enter(r, AFDEP_CUDA_DISPATCH,
-                                        [&](uint64_t e) { gate = p.kind != piece_t::NONE && wait_witnesses(r, e); });
     for (; fine && p.kind != piece_t::NONE; n += afdep_warp_count(), p = piece_at(r, d, n)) {
         if (p.kind == piece_t::TAIL)
             fine = put_tail(r, d, exchange, p.token, p.part, &gate);
@@ -168,8 +181,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
             fine = put_counts(r, d, exchange, &gate);
     }
     afdep_few_renew_combine(r, exchange);
+    if (blockIdx.x == gridDim.x - 1)
+        afdep_carry_load(r.c, exchange);
     if (!afdep_leave(r.c, AFDEP_CUDA_DISPATCH) || afdep_poisoned(r.c))
         return;
+    *afdep_load_source(r.c, exchange, 0) = (uint32_t)d.tokens;
     afdep_publish_bad_route(r.c, exchange);
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }
@@ -224,7 +240,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
 cudaError_t afdep_rail_launch_dispatch_few(const afdep_rail_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                            cudaStream_t stream)
 {
-    return afdep_few_launch(rail_dispatch_few_kernel, grid, THREADS, 0, stream, *r, *d);
+    return d->stage == AFDEP_CUDA_SEND && !d->cached
+               ? afdep_few_launch(rail_dispatch_few_kernel<true>, grid, THREADS, 0, stream, *r, *d)
+               : afdep_few_launch(rail_dispatch_few_kernel<false>, grid, THREADS, 0, stream, *r, *d);
 }
 
 cudaError_t afdep_rail_launch_collect_few(const afdep_rail_rank_t *r, const afdep_cuda_collect_t *call, int grid,
@@ -235,6 +253,8 @@ cudaError_t afdep_rail_launch_collect_few(const afdep_rail_rank_t *r, const afde
 
 cudaError_t afdep_rail_prepare_few_source(const afdep_shape_t *)
 {
-    cudaError_t error = afdep_load(rail_dispatch_few_kernel, 0);
+    cudaError_t error = afdep_load(rail_dispatch_few_kernel<true>, 0);
+    if (error == cudaSuccess)
+        error = afdep_load(rail_dispatch_few_kernel<false>, 0);
     return error == cudaSuccess ? afdep_load(rail_collect_few_kernel, 0) : error;
 }

@@ -78,9 +78,20 @@ static __device__ __forceinline__ afdep_look_for_t look_for(const afdep_rail_ran
              line };
 }
 
+/* A lane's choice is none that a correct source sends. */
+static __device__ __noinline__ bool wrong_id(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                             int a, int token, uint64_t seen)
+{
+    bool cached = afdep_rail_route_fits(call.bucket, afdep_word_low(seen), !call.cached);
+    afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, cached ? AFDEP_CUDA_WORD_CACHED : AFDEP_CUDA_WORD_ROUTE,
+                      exchange, r.c.shape.ffn_ranks + a, token, (int)afdep_lane(), (uint64_t)call.bucket, seen);
+    return false;
+}
+
 /* The choices of a token, a lane each, and the rails of this domain that they mean. False: it is over, or no correct source
    sends that. */
-static __device__ __forceinline__ bool take_ids(const afdep_rail_rank_t &r, uint64_t exchange, int bucket, const relay_t &u,
+static __device__ __forceinline__ bool take_ids(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                                uint64_t exchange, const relay_t &u,
                                                 uint4 (&words)[1], afdep_look_for_t &look, int *id, uint32_t *rails)
 {
     const afdep_shape_t &s = r.c.shape;
@@ -89,10 +100,9 @@ static __device__ __forceinline__ bool take_ids(const afdep_rail_rank_t &r, uint
     bool chooses = (int)afdep_lane() < s.top_k;
     *id = chooses ? afdep_route_id(words[0].z) : -1;
     bool absent = *id == AFDEP_ROUTE_ABSENT;
-    bool fine = !chooses || (afdep_route_fits(bucket, words[0].z) && (absent || *id < s.num_experts));
+    bool fine = !chooses || (afdep_rail_route_fits(call.bucket, words[0].z, call.cached) && (absent || *id < s.num_experts));
     if (!fine)
-        afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, s.ffn_ranks + u.a,
-                          u.token, (int)afdep_lane(), (uint64_t)bucket, afdep_word(words[0].w, words[0].z));
+        fine = wrong_id(r, call, exchange, u.a, u.token, afdep_word(words[0].w, words[0].z));
     if (absent)
         *id = -1;
     *rails = afdep_rails_of(r, *id) | (__any_sync(AFDEP_FULL, absent) ? 0 : AFDEP_RAIL_PRESENT);
@@ -138,7 +148,8 @@ static __device__ __forceinline__ void pass_choices(const afdep_rail_rank_t &r, 
         *rails_word(r, exchange, u.source, u.token) = afdep_word((uint32_t)exchange, known);
 }
 
-static __device__ __forceinline__ bool relay_tail(const afdep_rail_rank_t &r, int bucket, uint64_t exchange, const relay_t &u)
+static __device__ __forceinline__ bool relay_tail(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                                  uint64_t exchange, const relay_t &u)
 {
     const afdep_shape_t &s = r.c.shape;
     int lane = (int)afdep_lane(), id;
@@ -150,10 +161,10 @@ static __device__ __forceinline__ bool relay_tail(const afdep_rail_rank_t &r, in
         ids[0] = words[0];
     else
         afdep_load_lines<1>(look, ids);
-    if (!take_ids(r, exchange, bucket, u, ids, look, &id, &rails))
+    if (!take_ids(r, call, exchange, u, ids, look, &id, &rails))
         return false;
     if (u.tail == 0)
-        pass_choices(r, exchange, bucket, u, id, rails);
+        pass_choices(r, exchange, call.bucket, u, id, rails);
     uint32_t others = rails & ~(AFDEP_RAIL_PRESENT | 1u << r.rail);
     if (!others)
         return true;
@@ -165,8 +176,8 @@ static __device__ __forceinline__ bool relay_tail(const afdep_rail_rank_t &r, in
     return true;
 }
 
-static __device__ __forceinline__ bool relay_payload(const afdep_rail_rank_t &r, int bucket, uint64_t exchange,
-                                                     const relay_t &u)
+static __device__ __forceinline__ bool relay_payload(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                                     uint64_t exchange, const relay_t &u)
 {
     const afdep_shape_t &s = r.c.shape;
     int lane = (int)afdep_lane(), vectors = afdep_row_vectors(&s);
@@ -180,7 +191,7 @@ static __device__ __forceinline__ bool relay_payload(const afdep_rail_rank_t &r,
                      payload = look_for(r, exchange, u, u.line, used);
     afdep_load_lines<1>(look, ids);
     afdep_load_lines<FEW_AT_ONCE>(payload, words); /* a first look, beside the one for the choices */
-    if (!take_ids(r, exchange, bucket, u, ids, look, &id, &rails))
+    if (!take_ids(r, call, exchange, u, ids, look, &id, &rails))
         return false;
     uint32_t others = rails & ~(AFDEP_RAIL_PRESENT | 1u << r.rail);
     if (!others)
@@ -191,7 +202,8 @@ static __device__ __forceinline__ bool relay_payload(const afdep_rail_rank_t &r,
     return true;
 }
 
-static __device__ __forceinline__ bool relay_all(const afdep_rail_rank_t &r, int bucket, uint64_t exchange)
+static __device__ __forceinline__ bool relay_all(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call,
+                                                 uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
     int groups = (afdep_lines(afdep_row_vectors(&s)) + FEW_AT_ONCE - 1) / FEW_AT_ONCE;
@@ -199,11 +211,11 @@ static __device__ __forceinline__ bool relay_all(const afdep_rail_rank_t &r, int
     bool fine = !afdep_poisoned(r.c);
     if (s.ranks_per_domain == 1)
         groups = 0; /* choices alone: nobody else wants lines */
-    for (int n = afdep_warp_index(); fine && n < s.attention_domains * bucket * parts; n += afdep_warp_count()) {
+    for (int n = afdep_warp_index(); fine && n < s.attention_domains * call.bucket * parts; n += afdep_warp_count()) {
         relay_t u = relay_at(r, n, groups, parts);
         if (r.slow_forward_ns && afdep_channel_of(&s, u.source, u.token) % 8 == 5)
             afdep_be_slow(r.slow_forward_ns);
-        fine = u.tail >= 0 ? relay_tail(r, bucket, exchange, u) : relay_payload(r, bucket, exchange, u);
+        fine = u.tail >= 0 ? relay_tail(r, call, exchange, u) : relay_payload(r, call, exchange, u);
     }
     return fine;
 }
@@ -286,20 +298,24 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1)
     __syncthreads(); /* the arrays are clear */
     uint64_t exchange = afdep_few_enter(r, AFDEP_CUDA_RECEIVE, [](uint64_t) {});
     if (count)
-        fine = relay_all(r, call.bucket, exchange); /* whoever fails has poisoned the rank */
+        fine = relay_all(r, call, exchange); /* whoever fails has poisoned the rank */
+    if (count && cta == (int)gridDim.x - 1)
+        afdep_carry_load(r.c, exchange);
     if (!take_choices(r, exchange, call.bucket, f))
         return;
     starts_t starts = find_starts(s, f);
     for (int n = warp * placing + cta; fine && cta < placing && n < f.indices * parts; n += FEW_WARPS * placing) {
         unit_t u = unit_at<LINES>(r.c, exchange, call.bucket, n, groups, parts);
         if (u.tail >= 0)
-            fine = place_tail(r.c, call, exchange, f, starts, u);
+            fine = place_tail<false>(r.c, call, exchange, f, starts, u);
         else if (place)
-            fine = place_lines<LINES>(r.c, call, exchange, f, starts, u);
+            fine = place_lines<LINES, false>(r.c, call, exchange, f, starts, u);
     }
     if (cta == (int)gridDim.x - 1) {
         tell_ends(r.c, call, exchange, f, starts);
         tell_arrived(r, exchange, call.bucket, f);
+        if (count)
+            tell_load(r.c, exchange, call.bucket, f);
     }
     if (count)
         afdep_few_renew_partials(r, exchange);

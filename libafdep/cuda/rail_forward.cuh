@@ -62,6 +62,15 @@ static __device__ uint32_t afdep_rails_of(const afdep_rail_rank_t &r, int id)
     return __all_sync(AFDEP_FULL, valid) ? rails : 0;
 }
 
+/* A source (or the rails of this domain) and this rank disagree on whether ids are used again. */
+static __device__ __noinline__ bool afdep_rail_uncached(const afdep_rail_rank_t &r, uint64_t exchange, int peer, int token,
+                                                        int channel, uint32_t expected, uint32_t seen)
+{
+    afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange, peer, token, channel,
+                      expected, seen);
+    return false;
+}
+
 /* What a lane knows of its unit. */
 typedef struct afdep_lane_unit {
     afdep_rail_unit_t unit;
@@ -127,6 +136,8 @@ static __device__ __forceinline__ bool afdep_forward_row(const afdep_rail_rank_t
     if (p.tag.y >= (uint32_t)call.bucket || !afdep_rail_tagged(p.tag, exchange, token, rank) || token < first ||
         (uint32_t)(token - first) % (uint32_t)s.channels != 0)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, -1, p.channel, p.tag);
+    if (p.tag.w != (uint32_t)call.cached)
+        return afdep_rail_uncached(r, exchange, rank, token, p.channel, (uint32_t)call.cached, p.tag.w);
     uint32_t rails = afdep_rails_of(r, p.id);
     if (rails == 0)
         return afdep_rail_lost(r, AFDEP_CUDA_RECEIVE, exchange, rank, token, p.channel, p.tag);
@@ -300,7 +311,8 @@ static __device__ void afdep_end_forward(const afdep_rail_rank_t &r, uint64_t ex
 /* ---- join ---------------------------------------------------------------------------------------------------- */
 
 /* The duty of one warp of every CTA: the rows that came over each rail, a lane each, to `arrived`. */
-static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange, uint32_t *arrived)
+static __device__ bool afdep_join(const afdep_rail_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
+                                  uint32_t *arrived)
 {
     const afdep_shape_t &s = r.c.shape;
     int q = (int)afdep_lane();
@@ -324,8 +336,11 @@ static __device__ bool afdep_join(const afdep_rail_rank_t &r, uint64_t exchange,
                 [&](uint64_t value) { return afdep_rail_tag_state(value, exchange); });
         }
         arrived[q] = afdep_word_low(seen);
+        uint32_t *kept = &r.arrived[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q];
+        if (fine && blockIdx.x == 0 && call.cached && *kept != arrived[q])
+            fine = afdep_rail_uncached(r, exchange, wait.peer, -1, -1, *kept, arrived[q]);
         if (fine && blockIdx.x == 0)
-            r.arrived[plane * (uint32_t)s.ranks_per_domain + (uint32_t)q] = arrived[q];
+            *kept = arrived[q];
     }
     return __all_sync(AFDEP_FULL, fine);
 }

@@ -30,12 +30,16 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings)
 
 /* ---- Few tokens ------------------------------------------------------------------------------------------------- */
 
-/* The largest bucket that travels in lines. They carry the whole sparse protocol, and no modelled NIC delays them. */
+/* The largest bucket that travels in lines. They carry the whole sparse protocol, but no packed reply, and no modelled NIC
+   delays them. */
 static int few_tokens(const afdep_settings_t *settings)
 {
     const afdep_shape_t *s = &settings->shape;
     int fits = s->sparse_dispatch && s->sparse_combine && s->ranks_per_domain < AFDEP_RAIL_RAILS;
-    return fits && !afdep_nic_modelled(&settings->nic) ? afdep_few_tokens(s) : 0;
+    int few = fits && !afdep_nic_modelled(&settings->nic) ? afdep_few_tokens(s) : 0;
+    while (few > 0 && afdep_packs_replies(s, few))
+        few--;
+    return few;
 }
 
 /* Their area stands behind a segment's planes. */

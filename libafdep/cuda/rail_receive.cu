@@ -10,6 +10,7 @@
  * the CTA that has the least of it.
  */
 #include "cuda/launch.cuh"
+#include "cuda/load.cuh"
 #include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
 
@@ -108,6 +109,8 @@ static __device__ void take_choices(const afdep_rail_rank_t &r, uint64_t exchang
                 local = local_expert(r, id);
                 if (slot == 0 && totals)
                     atomicAdd(&c.all[s.experts_per_rank + t.rail], 1);
+                if (slot == 0 && noted)
+                    atomicAdd(afdep_load_source(r.c, exchange, t.a), 1u);
             }
         }
         if (noted)
@@ -243,6 +246,7 @@ static __device__ void sum_counts(const afdep_rail_rank_t &r, const afdep_cuda_r
             c.all[e] = start;
             if (blockIdx.x == 0) {
                 ends[e] = start + count;
+                *afdep_load_expert(r.c, exchange, e) = (uint32_t)count;
                 write_end(call, e, start + count, start + aligned);
             }
         }
@@ -296,7 +300,8 @@ static __device__ void next_chunk(const afdep_rail_rank_t &r, uint64_t exchange,
     __syncthreads();
 }
 
-/* Placing in a kernel of its own: the positions of the chunk as the one before found them. */
+/* Placing in a kernel of its own, or cached: the positions of the chunk as the kernel or exchange before found them. They are
+   told again, as the reply looks for this exchange's. */
 static __device__ void recall_chunk(const afdep_rail_rank_t &r, uint64_t exchange, int bucket, int first, int in_chunk,
                                     const counting_t &c)
 {
@@ -304,7 +309,9 @@ static __device__ void recall_chunk(const afdep_rail_rank_t &r, uint64_t exchang
     int k = s.top_k;
     for (int i = (int)threadIdx.x; i < in_chunk * k; i += THREADS) {
         int place = i / k;
-        c.rows[i] = (int32_t)afdep_word_low(position_of(r, exchange, arrival_at(s, bucket, first + place))[i - place * k]);
+        uint64_t *position = position_of(r, exchange, arrival_at(s, bucket, first + place)) + (i - place * k);
+        c.rows[i] = (int32_t)afdep_word_low(*position);
+        *position = afdep_word((uint32_t)exchange, (uint32_t)c.rows[i]);
     }
     __syncthreads();
 }
@@ -358,7 +365,7 @@ static __device__ void lay_out(const afdep_rail_rank_t &r, const afdep_cuda_rece
 {
     const afdep_shape_t &s = r.c.shape;
     int first, last, parts = ((int)r.layout.row.payload_bytes + VECTORS * 512 - 1) / (VECTORS * 512);
-    bool counted = call.parts & AFDEP_CUDA_RECEIVE_COUNT;
+    bool counted = (call.parts & AFDEP_CUDA_RECEIVE_COUNT) && !call.cached;
     own_range(r, call.bucket, &first, &last);
     for (int at = first; at < last; at += CHUNK) {
         int in_chunk = min(CHUNK, last - at);
@@ -401,20 +408,28 @@ static __global__ void __launch_bounds__(THREADS, 1)
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_RECEIVE);
     int warp = (int)threadIdx.x / AFDEP_WARP;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
+        if (blockIdx.x == gridDim.x - 1 && call.cached)
+            afdep_repeat_load(r.c, exchange);
+        else if (blockIdx.x == gridDim.x - 1)
+            afdep_carry_load(r.c, exchange);
         __syncthreads(); /* the counts are clear */
         afdep_forward(r, call, exchange, forwarded);
         __syncthreads(); /* all that this CTA forwarded before its arrival */
         if (warp == 0 && !afdep_poisoned(r.c))
             afdep_end_forward(r, exchange, forwarded);
         __syncwarp();
-        bool fine = warp != WARPS - 1 || afdep_join(r, exchange, c.arrived);
+        bool fine = warp != WARPS - 1 || afdep_join(r, call, exchange, c.arrived);
         if (!__syncthreads_and(fine))
             return;
         if (blockIdx.x == gridDim.x - 1 && warp == WARPS - 1)
             send_witnesses(r, exchange);
-        if (!count(r, call, exchange, c))
-            return;
-        sum_counts(r, call, exchange, c);
+        if (call.cached) {
+            write_ends(r, call, exchange);
+        } else {
+            if (!count(r, call, exchange, c))
+                return;
+            sum_counts(r, call, exchange, c);
+        }
     } else {
         if (__syncthreads_or(afdep_poisoned(r.c)))
             return;

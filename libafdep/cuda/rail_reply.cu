@@ -19,6 +19,7 @@
  * n.
  */
 #include "cuda/launch.cuh"
+#include "cuda/packed.cuh"
 #include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
 #include "cuda/sum.cuh"
@@ -125,7 +126,8 @@ static __device__ __forceinline__ void sum_job(const afdep_rail_rank_t &r, const
     uint32_t first = job.first;
     afdep_sum_row<WEIGHTED>(
         count, min(bytes, 2u * (uint32_t)r.c.shape.hidden - first), [&](int j) { return room->row[j] + first; },
-        [&](int j) { return room->weight[j]; }, job.place + first);
+        [&](int j) { return room->weight[j]; },
+        [&](uint32_t at, const uint4 &sum) { afdep_store16(job.place + first + at, sum); });
     if (first == 0 && afdep_lane() == 0 && !own)
         *(uint4 *)(job.place + r.layout.row.reply_tag_offset) =
             make_uint4((uint32_t)exchange, job.token, (uint32_t)r.c.rank, 0);
@@ -244,8 +246,9 @@ static __device__ __forceinline__ const unsigned char *partial_of(const afdep_ra
            afdep_at_partial(&r.layout.ffn, &r.layout, &r.c.shape, rail, source, (int)token);
 }
 
-/* The sum of a recorded row's partials, in rail order, to `place`. False: one of them is not there. Tags are looked
+/* The sum of a recorded row's partials, in rail order, to `place`, as BF16 or packed. False: one of them is not there. Tags are looked
    at behind the sum, so that they come together; what was stored then is never published. */
+template <bool PACKED>
 static __device__ __forceinline__ bool sum_partials(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b,
                                                     const afdep_rail_record_t &record, room_t *room,
                                                     unsigned char *place)
@@ -264,7 +267,12 @@ static __device__ __forceinline__ bool sum_partials(const afdep_rail_rank_t &r, 
     __syncwarp();
     afdep_sum_row<false>(
         __popc(record.rails), 2u * (uint32_t)s.hidden, [&](int j) { return room->row[j]; }, [&](int) { return 1.0f; },
-        place);
+        [&](uint32_t at, const uint4 &sum) {
+            if (PACKED)
+                afdep_pack_column(place, r.layout.row.packed_scale_offset, at / 2, sum);
+            else
+                afdep_store16(place + at, sum);
+        });
     int rank = afdep_ffn_rank(&s, r.domain, lane);
     if (tagged && !afdep_rail_tagged(tag, exchange, (int)record.token, rank))
         fine = afdep_rail_lost(r, AFDEP_CUDA_REPLY, exchange, rank, (int)record.token, b.unit.channel, tag);
@@ -272,28 +280,31 @@ static __device__ __forceinline__ bool sum_partials(const afdep_rail_rank_t &r, 
 }
 
 /* Sends a row back, the last one of a channel with its combine signal. */
+template <bool PACKED>
 static __device__ __forceinline__ bool send_back(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b,
                                                  bool last, const afdep_rail_record_t &record, room_t *room,
                                                  const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
+    const afdep_row_format_t &f = r.layout.row;
     const afdep_peer_rail rail = { r };
+    uint32_t bytes = PACKED ? f.packed_bytes : f.reply_bytes, tag = PACKED ? f.packed_tag_offset : f.reply_tag_offset;
     int source = b.unit.source, channel = b.unit.channel;
     uint64_t plane = afdep_attention_plane(r, exchange);
     uint64_t offset = plane + afdep_at_combine_row(&r.layout.attention, &r.layout, &s, r.domain, (int)record.token);
     unsigned char *place = rail.window(source, offset);
     if (!place)
         place = r.reply_staging + ((uint64_t)source * (uint32_t)s.capacity + record.token) * r.layout.row.reply_stride;
-    if (!sum_partials(r, exchange, b, record, room, place))
+    if (!sum_partials<PACKED>(r, exchange, b, record, room, place))
         return false;
     if (afdep_lane() == 0)
-        *(uint4 *)(place + r.layout.row.reply_tag_offset) = make_uint4((uint32_t)exchange, record.token, (uint32_t)r.c.rank, 0);
+        *(uint4 *)(place + tag) = make_uint4((uint32_t)exchange, record.token, (uint32_t)r.c.rank, 0);
     if (last)
-        rail.put_signal(AFDEP_RAIL_COMBINE, channel, source, offset, place, r.layout.row.reply_bytes,
+        rail.put_signal(AFDEP_RAIL_COMBINE, channel, source, offset, place, bytes,
                         plane + afdep_at_combine_tail(&r.layout.attention, &s, r.domain, channel), b.tail,
                         afdep_tail_advance(b.tail, 1, b.rows), round);
     else
-        rail.put(channel, source, offset, place, r.layout.row.reply_bytes);
+        rail.put(channel, source, offset, place, bytes);
     return true;
 }
 
@@ -319,6 +330,7 @@ static __device__ back_t back_at(const afdep_rail_rank_t &r, const afdep_cuda_re
 }
 
 /* Sends back a unit's rows, and its combine signal. */
+template <bool PACKED>
 static __device__ __forceinline__ bool serve(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b,
                                              room_t *room, const afdep_rail_round_t &round)
 {
@@ -334,13 +346,14 @@ static __device__ __forceinline__ bool serve(const afdep_rail_rank_t &r, uint64_
         afdep_rail_record_t sent = record;
         if (position + 1 < b.rows) /* comes beside this row's partials */
             record = *afdep_rail_record(r, exchange, afdep_rail_slot(r, b.unit.source, b.unit.channel, position + 1));
-        if (!send_back(r, exchange, b, position + 1 == b.rows, sent, room, round))
+        if (!send_back<PACKED>(r, exchange, b, position + 1 == b.rows, sent, room, round))
             return false;
     }
     return true;
 }
 
 /* The duty of every warp; a round is a unit of every warp. */
+template <bool PACKED>
 static __device__ void reply_forward(const afdep_rail_rank_t &r, const afdep_cuda_reply_t &call, uint64_t exchange,
                                      room_t *room, afdep_rail_round_t &round)
 {
@@ -357,14 +370,14 @@ static __device__ void reply_forward(const afdep_rail_rank_t &r, const afdep_cud
                 return;
             __syncwarp();
         }
-        if (!serve(r, exchange, room->backs[done % AFDEP_WARP], room, round) || !rail.publish(round))
+        if (!serve<PACKED>(r, exchange, room->backs[done % AFDEP_WARP], room, round) || !rail.publish(round))
             return;
     }
 }
 
 /* ---- The kernel ---------------------------------------------------------------------------------------------------- */
 
-template <bool WEIGHTED>
+template <bool WEIGHTED, bool PACKED>
 static __global__ void __launch_bounds__(THREADS, 1)
     rail_reply_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
 {
@@ -379,20 +392,29 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (__syncthreads_or(afdep_poisoned(r.c)))
         return;
     reply<WEIGHTED>(r, call, exchange, come, room);
-    reply_forward(r, call, exchange, room, round);
+    reply_forward<PACKED>(r, call, exchange, room, round);
     afdep_few_renew_rows(r, exchange);
     if (afdep_rail_leave(r, AFDEP_CUDA_REPLY) && !afdep_poisoned(r.c))
         afdep_finish(r.c, AFDEP_CUDA_REPLY, exchange);
 }
 
+typedef void (*kernel_t)(const afdep_rail_rank_t, const afdep_cuda_reply_t);
+
+static kernel_t kernel_of(const afdep_shape_t &s, bool packed)
+{
+    if (s.apply_weights)
+        return packed ? rail_reply_kernel<true, true> : rail_reply_kernel<true, false>;
+    return packed ? rail_reply_kernel<false, true> : rail_reply_kernel<false, false>;
+}
+
 cudaError_t afdep_rail_launch_reply(const afdep_rail_rank_t *r, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
 {
-    return r->c.shape.apply_weights
-               ? afdep_launch_apart(rail_reply_kernel<true>, grid, THREADS, 0, stream, *r, *call)
-               : afdep_launch_apart(rail_reply_kernel<false>, grid, THREADS, 0, stream, *r, *call);
+    bool packed = afdep_packs_replies(&r->c.shape, call->bucket);
+    return afdep_launch_apart(kernel_of(r->c.shape, packed), grid, THREADS, 0, stream, *r, *call);
 }
 
 cudaError_t afdep_rail_prepare_reply(const afdep_shape_t *shape)
 {
-    return shape->apply_weights ? afdep_load(rail_reply_kernel<true>, 0) : afdep_load(rail_reply_kernel<false>, 0);
+    cudaError_t error = afdep_load(kernel_of(*shape, false), 0);
+    return error == cudaSuccess ? afdep_load(kernel_of(*shape, true), 0) : error;
 }

@@ -3,6 +3,7 @@
 #ifndef AFDEP_CUDA_RAIL_SOURCE_CUH
 #define AFDEP_CUDA_RAIL_SOURCE_CUH
 
+#include "cuda/load.cuh"
 #include "cuda/rail.cuh"
 
 /* ---- The gate ------------------------------------------------------------------------------------------------ */
@@ -26,6 +27,28 @@ static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t excha
     return __all_sync(AFDEP_FULL, fine);
 }
 
+/* One look at them, by a warp. */
+static __device__ bool witnesses_are_here(const afdep_rail_rank_t &r, uint64_t exchange)
+{
+    const afdep_shape_t &s = r.c.shape;
+    const afdep_peer_rail rail = { r };
+    uint32_t step = (uint32_t)s.in_flight;
+    int m = (int)afdep_lane();
+    bool here = !s.sparse_combine || m >= s.ffn_domains;
+    if (!here)
+        here = afdep_tag_state(rail.read(afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m)),
+                               (uint32_t)exchange - step, step) == AFDEP_WORD_READY;
+    return __all_sync(AFDEP_FULL, here);
+}
+
+/* Of a dispatch in two kernels: whether this one sends. */
+static __device__ __forceinline__ bool sends(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange)
+{
+    return afdep_sends(
+        r.c, d.stage, exchange, [&]() { return witnesses_are_here(r, exchange); },
+        [&]() { return wait_witnesses(r, exchange); });
+}
+
 /* ---- Routes -------------------------------------------------------------------------------------------------- */
 
 /* A token's choice as the exchange takes it (the lane's slot, -1 where invalid), and the FFN domains that it goes to. The
@@ -45,6 +68,29 @@ static __device__ uint32_t take_token(const afdep_rail_rank_t &r, const afdep_cu
     }
     *choice = id;
     return __reduce_or_sync(AFDEP_FULL, id >= 0 ? 1u << afdep_expert_target(&s, id) : 0u);
+}
+
+/* A token's choices as they were taken, for an exchange that uses them again. */
+static __device__ __forceinline__ int32_t *taken_ids(const afdep_rail_rank_t &r, uint64_t exchange, int token)
+{
+    const afdep_shape_t &s = r.c.shape;
+    return r.c.live_ids +
+           ((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token) * (uint32_t)s.top_k;
+}
+
+/* Once per token, behind take_token(): what collect, the load statistics and an exchange that uses the choices again ask
+   for. */
+static __device__ __forceinline__ void note_token(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d,
+                                                  uint64_t exchange, int token, int choice, uint32_t domains)
+{
+    const afdep_shape_t &s = r.c.shape;
+    int lane = (int)afdep_lane();
+    if (lane < s.top_k && !d.cached)
+        taken_ids(r, exchange, token)[lane] = choice;
+    if (choice >= 0)
+        atomicAdd(afdep_load_expert(r.c, exchange, choice), 1u);
+    if (lane == 0)
+        r.targets[(uint64_t)afdep_plane(s, exchange) * (uint32_t)s.capacity + (uint32_t)token] = domains;
 }
 
 /* ---- Tails --------------------------------------------------------------------------------------------------- */

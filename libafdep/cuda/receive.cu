@@ -98,16 +98,6 @@ static __device__ bool count_choices(const afdep_cuda_rank_t &r, uint64_t exchan
     return __syncthreads_and(fine);
 }
 
-/* Placing after a kernel of its own that counted: the ends are known, the caller's tensors are new. */
-static __device__ void write_ends(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
-{
-    const afdep_shape_t &s = r.shape;
-    const int32_t *ends = r.ends + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.experts_per_rank;
-    int align = s.expert_alignment;
-    for (int e = (int)threadIdx.x; blockIdx.x == 0 && e < s.experts_per_rank; e += THREADS)
-        write_end(call, e, ends[e], (ends[e] + align - 1) / align * align);
-}
-
 /* Turns the counts into first rows (exclusive sums of aligned counts); CTA 0 writes the ends and marks the padding. */
 static __device__ void sum_counts(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
                                   const counting_t &c)
@@ -136,6 +126,7 @@ static __device__ void sum_counts(const afdep_cuda_rank_t &r, const afdep_cuda_r
             c.all[e] = start;
             if (blockIdx.x == 0) {
                 ends[e] = start + count;
+                *afdep_load_expert(r, exchange, e) = (uint32_t)count;
                 write_end(call, e, start + count, start + aligned);
             }
         }
@@ -157,6 +148,11 @@ static __device__ void position_chunk(const afdep_cuda_rank_t &r, uint64_t excha
         int place = i / k, index = first + place, a = index / bucket, token = index - a * bucket;
         int local = c.rows[i] - 1;
         uint32_t row = 0;
+        bool first_choice = local >= 0; /* the token's here: it counts once for its source */
+        for (int other = place * k; first_choice && other < i; other++)
+            first_choice = c.rows[other] == 0;
+        if (first_choice)
+            atomicAdd(afdep_load_source(r, exchange, a), 1u);
         if (local >= 0) {
             const uint32_t *chosen = c.chosen + local * CHUNK_WORDS;
             int rank = c.all[local] + c.before[local] + __popc(chosen[place / 32] & ((1u << place % 32) - 1u));
@@ -254,15 +250,20 @@ static __device__ bool take_position(const afdep_cuda_rank_t &r, uint64_t exchan
 }
 
 /* Part `part` (AFDEP_PART elements) of a token's row. */
-template <int VECTORS>
+template <int VECTORS, bool CACHED>
 static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange,
                                   int a, int token, int part, int piece)
 {
     const afdep_shape_t &s = r.shape;
     uint32_t lane = afdep_lane(), width = s.fp8 ? 1 : 2;
     int row = -1;
-    if (!take_position(r, exchange, a, token, &row))
+    if (CACHED) {
+        row = recall_row(r, exchange, a, token);
+        if (part == 0)
+            tell_row(r, exchange, a, token, row);
+    } else if (!take_position(r, exchange, a, token, &row)) {
         return false;
+    }
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
         return true;
@@ -302,7 +303,7 @@ static __device__ bool place_part(const afdep_cuda_rank_t &r, const afdep_cuda_r
     return true;
 }
 
-template <int VECTORS>
+template <int VECTORS, bool CACHED>
 static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
 {
     const afdep_shape_t &s = r.shape;
@@ -311,7 +312,7 @@ static __device__ void place(const afdep_cuda_rank_t &r, const afdep_cuda_receiv
     for (int unit = afdep_warp_index(); unit < units; unit += afdep_warp_count()) {
         int index = unit / parts, part = unit - index * parts, token = index / s.attention_ranks;
         int a = index - token * s.attention_ranks;
-        if (!place_part<VECTORS>(r, call, exchange, a, token, part, part / in_piece))
+        if (!place_part<VECTORS, CACHED>(r, call, exchange, a, token, part, part / in_piece))
             break;
     }
 }
@@ -328,17 +329,49 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (!__syncthreads_and(exchange != 0)) /* every thread has its number before one may move it on */
         return;
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT) {
+        if (blockIdx.x == gridDim.x - 1)
+            afdep_carry_load(r, exchange);
         if (!count(r, call, exchange, c))
             return;
         position(r, call, exchange, c);
     } else {
-        write_ends(r, call, exchange);
+        if (blockIdx.x == 0)
+            write_known_ends(r, call, exchange);
     }
     if (!(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
         return;
     if (threadIdx.x == THREADS - AFDEP_WARP)
         arrive(r, exchange);
-    place<VECTORS>(r, call, exchange);
+    place<VECTORS, false>(r, call, exchange);
+}
+
+/* Cached: nothing is counted, and rows go where they went the last time. */
+template <int VECTORS>
+static __global__ void __launch_bounds__(THREADS, 1)
+    receive_cached_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
+{
+    uint64_t exchange = afdep_enter(r, AFDEP_CUDA_RECEIVE);
+    if (!__syncthreads_and(!afdep_poisoned(r) && await_cached(r, exchange, call.bucket, (int)threadIdx.x, THREADS)))
+        return;
+    if (blockIdx.x == gridDim.x - 1 && (call.parts & AFDEP_CUDA_RECEIVE_COUNT))
+        afdep_repeat_load(r, exchange);
+    if (!(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
+        return;
+    if (blockIdx.x == 0)
+        write_known_ends(r, call, exchange);
+    __syncthreads();
+    if (threadIdx.x == THREADS - AFDEP_WARP)
+        arrive(r, exchange);
+    place<VECTORS, true>(r, call, exchange);
+}
+
+typedef void (*kernel_t)(const afdep_cuda_rank_t, const afdep_cuda_receive_t);
+
+static kernel_t kernel_of(const afdep_shape_t &s, bool cached)
+{
+    if (cached)
+        return s.fp8 ? receive_cached_kernel<1> : receive_cached_kernel<2>;
+    return s.fp8 ? receive_kernel<1> : receive_kernel<2>;
 }
 
 cudaError_t afdep_cuda_launch_receive(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call, int grid,
@@ -346,15 +379,14 @@ cudaError_t afdep_cuda_launch_receive(const afdep_cuda_rank_t *r, const afdep_cu
 {
     if (afdep_in_lines(&r->shape, call->bucket))
         return afdep_cuda_launch_receive_few(r, call, grid, stream);
-    size_t shared = shared_bytes(r->shape);
-    return r->shape.fp8 ? afdep_launch(receive_kernel<1>, grid, THREADS, shared, stream, *r, *call)
-                        : afdep_launch(receive_kernel<2>, grid, THREADS, shared, stream, *r, *call);
+    return afdep_launch(kernel_of(r->shape, call->cached), grid, THREADS, shared_bytes(r->shape), stream, *r, *call);
 }
 
 cudaError_t afdep_cuda_prepare_receive(const afdep_shape_t *shape, int *threads)
 {
     *threads = THREADS;
-    cudaError_t error = shape->fp8 ? afdep_load(receive_kernel<1>, shared_bytes(*shape))
-                                   : afdep_load(receive_kernel<2>, shared_bytes(*shape));
+    cudaError_t error = afdep_load(kernel_of(*shape, false), shared_bytes(*shape));
+    if (error == cudaSuccess)
+        error = afdep_load(kernel_of(*shape, true), shared_bytes(*shape));
     return error == cudaSuccess ? afdep_cuda_prepare_receive_few(shape) : error;
 }

@@ -3,7 +3,7 @@
 #ifndef AFDEP_CUDA_RECEIVE_CUH
 #define AFDEP_CUDA_RECEIVE_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/load.cuh"
 
 /* ---- Choices ----------------------------------------------------------------------------------------------------- */
 
@@ -55,6 +55,49 @@ static __device__ __noinline__ bool await_route(const afdep_cuda_rank_t &r, uint
     }
 }
 
+/* Cached: waits, by threads `thread`, `thread` + `threads`, ..., for every source to say that its ids are the last ones. */
+static __device__ bool await_cached(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket, int thread, int threads)
+{
+    uint64_t want = afdep_word((uint32_t)exchange, afdep_route_cached(bucket));
+    for (int a = thread; a < r.shape.attention_ranks; a += threads) {
+        afdep_patience_t patience = { 0, 0 };
+        uint64_t seen;
+        while ((seen = afdep_load_relaxed_system64(routes_of(r, exchange, a))) != want) {
+            if ((int32_t)(afdep_word_high(seen) - (uint32_t)exchange) >= 0) {
+                afdep_fail_device(r, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_CACHED, exchange,
+                                  r.shape.ffn_ranks + a, -1, -1, (uint64_t)bucket, seen);
+                return false;
+            }
+            if (route_is_over(r, exchange, bucket, a, 0, seen, patience))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Cached: the row of this lane's choice of a token, or -1. The position is of the exchange before on the plane, or of this
+   one, where another warp has been here. */
+static __device__ __forceinline__ int recall_row(const afdep_cuda_rank_t &r, uint64_t exchange, int a, int token)
+{
+    const afdep_shape_t &s = r.shape;
+    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity, position = 0;
+    if ((int)afdep_lane() >= s.top_k)
+        return -1;
+    position = afdep_load_relaxed64(r.positions + (plane + afdep_slot(s, a, token)) * (uint32_t)s.top_k + afdep_lane());
+    uint32_t age = (uint32_t)exchange - afdep_word_high(position);
+    return age == 0 || age == (uint32_t)s.in_flight ? (int)afdep_word_low(position) - 1 : -1;
+}
+
+/* Says where the token's rows are, to the reply. */
+static __device__ __forceinline__ void tell_row(const afdep_cuda_rank_t &r, uint64_t exchange, int a, int token, int row)
+{
+    const afdep_shape_t &s = r.shape;
+    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
+    if ((int)afdep_lane() < s.top_k)
+        afdep_store_relaxed64(r.positions + (plane + afdep_slot(s, a, token)) * (uint32_t)s.top_k + afdep_lane(),
+                              afdep_word((uint32_t)exchange, (uint32_t)(row + 1)));
+}
+
 /* An expert's padding rows, and its end, in the caller's tensors. */
 static __device__ void write_end(const afdep_cuda_receive_t &call, int e, int end, int aligned_end)
 {
@@ -65,6 +108,16 @@ static __device__ void write_end(const afdep_cuda_receive_t &call, int e, int en
         if (call.row_source)
             ((int2 *)call.row_source)[row] = make_int2(-1, -1);
     }
+}
+
+/* Where the ends are known, and the caller's tensors are new. */
+static __device__ void write_known_ends(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call, uint64_t exchange)
+{
+    const afdep_shape_t &s = r.shape;
+    const int32_t *ends = r.ends + (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.experts_per_rank;
+    int align = s.expert_alignment;
+    for (int e = (int)threadIdx.x; e < s.experts_per_rank; e += (int)blockDim.x)
+        write_end(call, e, ends[e], (ends[e] + align - 1) / align * align);
 }
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */

@@ -46,6 +46,16 @@ static __device__ __forceinline__ bool take_choices(const afdep_cuda_rank_t &r, 
     return __syncthreads_and(fine);
 }
 
+/* Cached: no choices come, and the sources that have rows here are those of the last time. */
+static __device__ __forceinline__ bool recall_choices(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket,
+                                                      const few_t &f)
+{
+    uint32_t sources = (uint32_t)r.shape.attention_ranks;
+    for (int a = (int)threadIdx.x; a < r.shape.attention_ranks; a += FEW_THREADS)
+        f.served[a] = r.served[afdep_plane(r.shape, exchange) * sources + (uint32_t)a];
+    return __syncthreads_and(!afdep_poisoned(r) && await_cached(r, exchange, bucket, (int)threadIdx.x, FEW_THREADS));
+}
+
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
 /* Which sources sent rows, for the reply; by all threads of one CTA. */
@@ -71,7 +81,8 @@ static __device__ __forceinline__ void answer(const afdep_cuda_rank_t &r, uint64
     }
 }
 
-template <int LINES>
+/* CACHED: rows go where they went the last time, and nothing is counted. */
+template <int LINES, bool CACHED>
 static __global__ void __launch_bounds__(FEW_THREADS, 2)
     receive_few_kernel(const __grid_constant__ afdep_cuda_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
 {
@@ -83,35 +94,55 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
     uint64_t exchange = afdep_enter(r, AFDEP_CUDA_RECEIVE);
     unit_t u = unit_at<LINES>(r, exchange, call.bucket, n, groups, parts);
     __syncthreads(); /* the arrays are clear */
-    if (!take_choices(r, exchange, call.bucket, f))
+    bool counts = blockIdx.x == gridDim.x - 1 && (call.parts & AFDEP_CUDA_RECEIVE_COUNT);
+    if (counts && CACHED)
+        afdep_repeat_load(r, exchange);
+    else if (counts) /* while the choices are on their way */
+        afdep_carry_load(r, exchange);
+    if (!(CACHED ? recall_choices(r, exchange, call.bucket, f) : take_choices(r, exchange, call.bucket, f)))
         return;
-    starts_t starts = find_starts(s, f);
+    starts_t starts = {};
+    if (!CACHED)
+        starts = find_starts(s, f);
     for (bool fine = true; fine && n < units; u = unit_at<LINES>(r, exchange, call.bucket, n, groups, parts)) {
         if (u.tail >= 0)
-            fine = place_tail(r, call, exchange, f, starts, u);
+            fine = place_tail<CACHED>(r, call, exchange, f, starts, u);
         else if (place)
-            fine = place_lines<LINES>(r, call, exchange, f, starts, u);
+            fine = place_lines<LINES, CACHED>(r, call, exchange, f, starts, u);
         n += afdep_warp_count();
     }
-    if (blockIdx.x == gridDim.x - 1) {
+    if (blockIdx.x == gridDim.x - 1 && CACHED) {
+        write_known_ends(r, call, exchange);
+    } else if (blockIdx.x == gridDim.x - 1) {
         tell_ends(r, call, exchange, f, starts);
         tell_served(r, exchange, f);
     }
+    if (counts && !CACHED)
+        tell_load(r, exchange, call.bucket, f);
     if (place)
         answer(r, exchange, f);
+}
+
+typedef void (*kernel_t)(const afdep_cuda_rank_t, const afdep_cuda_receive_t);
+
+static kernel_t kernel_of(bool spread, bool cached)
+{
+    if (cached)
+        return spread ? receive_few_kernel<1, true> : receive_few_kernel<2, true>;
+    return spread ? receive_few_kernel<1, false> : receive_few_kernel<2, false>;
 }
 
 cudaError_t afdep_cuda_launch_receive_few(const afdep_cuda_rank_t *r, const afdep_cuda_receive_t *call, int grid,
                                           cudaStream_t stream)
 {
-    size_t shared = shared_bytes(r->shape, call->bucket);
-    return afdep_few_spread(&r->shape, call->bucket, grid) ? afdep_launch(receive_few_kernel<1>, grid, FEW_THREADS, shared, stream, *r, *call)
-                                 : afdep_launch(receive_few_kernel<2>, grid, FEW_THREADS, shared, stream, *r, *call);
+    return afdep_launch(kernel_of(afdep_few_spread(&r->shape, call->bucket, grid), call->cached), grid, FEW_THREADS,
+                        shared_bytes(r->shape, call->bucket), stream, *r, *call);
 }
 
 cudaError_t afdep_cuda_prepare_receive_few(const afdep_shape_t *shape)
 {
-    size_t shared = shared_bytes(*shape, afdep_few_tokens(shape));
-    cudaError_t error = afdep_load(receive_few_kernel<1>, shared);
-    return error == cudaSuccess ? afdep_load(receive_few_kernel<2>, shared) : error;
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; error == cudaSuccess && i < 4; i++)
+        error = afdep_load(kernel_of(i & 1, i >> 1), shared_bytes(*shape, afdep_few_tokens(shape)));
+    return error;
 }

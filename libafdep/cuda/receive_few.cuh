@@ -160,6 +160,30 @@ static __device__ __forceinline__ void tell_ends(const afdep_cuda_rank_t &r, con
     }
 }
 
+/* The tokens that came, by the last warps of a CTA, an expert or source's token a lane. */
+static __device__ __forceinline__ void tell_load(const afdep_cuda_rank_t &r, uint64_t exchange, int bucket,
+                                                 const few_t &f)
+{
+    const afdep_shape_t &s = r.shape;
+    int thread = FEW_THREADS - 1 - (int)threadIdx.x;
+#pragma unroll 1
+    for (int e = thread; e < s.experts_per_rank; e += FEW_THREADS)
+        *afdep_load_expert(r, exchange, e) = (uint32_t)count_of(f, e);
+#pragma unroll 1
+    for (int a = thread / AFDEP_WARP; a < s.attention_ranks; a += FEW_WARPS) {
+        int tokens = 0;
+#pragma unroll 1
+        for (int first = 0; first < bucket; first += AFDEP_WARP) {
+            int token = first + (int)afdep_lane(), chosen = 0;
+            for (int k = 0; token < bucket && k < s.top_k; k++)
+                chosen |= f.choice[(a * bucket + token) * s.top_k + k];
+            tokens += __popc(__ballot_sync(AFDEP_FULL, chosen != 0));
+        }
+        if (afdep_lane() == 0)
+            *afdep_load_source(r, exchange, a) = (uint32_t)tokens;
+    }
+}
+
 /* ---- Placing ----------------------------------------------------------------------------------------------------- */
 
 /* A warp's work: some lines of a token's payload, or a tail line. */
@@ -200,14 +224,22 @@ static __device__ __forceinline__ unit_t unit_at(const afdep_cuda_rank_t &r, uin
 
 #define ROWS_AT_ONCE 8
 
-template <int LINES>
+/* The row of this lane's choice; CACHED: where it was the last time. */
+template <bool CACHED>
+static __device__ __forceinline__ int row_of(const afdep_cuda_rank_t &r, uint64_t exchange, const few_t &f,
+                                             const starts_t &n, const unit_t &u)
+{
+    return CACHED ? recall_row(r, exchange, u.a, u.token) : row_of_choice(r.shape, f, n, u.index);
+}
+
+template <int LINES, bool CACHED>
 static __device__ __forceinline__ bool place_lines(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call,
                                                    uint64_t exchange, const few_t &f, const starts_t &n, unit_t &u)
 {
     const afdep_shape_t &s = r.shape;
     uint4 words[LINES];
     afdep_load_lines<LINES>(u.look, words); /* a first look, while the rows are worked out */
-    int row = row_of_choice(s, f, n, u.index), lane = (int)afdep_lane(), vectors = afdep_row_vectors(&s);
+    int row = row_of<CACHED>(r, exchange, f, n, u), lane = (int)afdep_lane(), vectors = afdep_row_vectors(&s);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0)
         return true;
@@ -235,6 +267,7 @@ static __device__ __forceinline__ bool place_lines(const afdep_cuda_rank_t &r, c
 }
 
 /* Scales, and (with the first tail line) weights and sources. Also tells the reply where the rows are. */
+template <bool CACHED>
 static __device__ __forceinline__ bool place_tail(const afdep_cuda_rank_t &r, const afdep_cuda_receive_t &call,
                                                   uint64_t exchange, const few_t &f, const starts_t &n, unit_t &u)
 {
@@ -242,12 +275,10 @@ static __device__ __forceinline__ bool place_tail(const afdep_cuda_rank_t &r, co
     int lane = (int)afdep_lane(), i = u.tail * AFDEP_WARP + lane, scales = afdep_scales(&s);
     uint4 words[1];
     afdep_load_lines<1>(u.look, words);
-    int row = row_of_choice(s, f, n, u.index);
+    int row = row_of<CACHED>(r, exchange, f, n, u);
     uint64_t slot = afdep_slot(s, u.a, u.token);
-    uint64_t plane = (uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_ranks * (uint32_t)s.capacity;
-    if (u.tail == 0 && lane < s.top_k)
-        r.positions[(plane + slot) * (uint32_t)s.top_k + (uint32_t)lane] =
-            afdep_word((uint32_t)exchange, (uint32_t)(row + 1));
+    if (u.tail == 0)
+        tell_row(r, exchange, u.a, u.token, row);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (experts == 0 || !(call.parts & AFDEP_CUDA_RECEIVE_PLACE))
         return true;

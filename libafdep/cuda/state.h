@@ -37,7 +37,8 @@ typedef enum afdep_cuda_word {
     AFDEP_CUDA_WORD_TAIL,
     AFDEP_CUDA_WORD_TAG,   /* a row that is not there: `seen` is its place's exchange << 32 | token */
     AFDEP_CUDA_WORD_ROWS,  /* `expected` rows were sent, `seen` are there */
-    AFDEP_CUDA_WORD_BUCKET /* `seen` holds more than the bucket here */
+    AFDEP_CUDA_WORD_BUCKET, /* `seen` holds more than the bucket here */
+    AFDEP_CUDA_WORD_CACHED  /* ids are said to be used again at one end only */
 } afdep_cuda_word_t;
 
 /* No invalid choice yet; otherwise token << 39 | slot << 33 | repeated << 32 | id, so that the first one is the least. */
@@ -50,6 +51,7 @@ typedef struct afdep_cuda_state {
     uint32_t poisoned;                /* nonzero: every kernel leaves at once */
     uint32_t reserved;
     uint64_t bad_route; /* of the dispatch under way */
+    uint64_t decided;   /* send-only: exchange << 1 | whether it was sent without waiting */
 } afdep_cuda_state_t;
 
 /* The first failure and the last invalid choice, in host memory that kernels write. */
@@ -63,6 +65,19 @@ typedef struct afdep_cuda_record {
     uint64_t route_exchange; /* 0: no invalid choice; written after route */
     uint64_t route;
 } afdep_cuda_record_t;
+
+/*
+ * Load statistics, in device memory: a ring of the last exchanges, so that whoever reads finds one that is over and that
+ * nobody writes yet (load.cuh). Experts first, then sources: an FFN rank's own experts and all sources, an Attention
+ * rank's tokens for all experts and itself.
+ */
+#define AFDEP_CUDA_LOADS 8
+
+typedef struct afdep_cuda_load {
+    uint64_t *before; /* [AFDEP_CUDA_LOADS][experts + sources]: tokens of all exchanges before */
+    uint32_t *more;   /* [AFDEP_CUDA_LOADS][experts + sources]: of the exchange itself */
+    int32_t experts, sources;
+} afdep_cuda_load_t;
 
 /* What a rank has sent to a peer, in device memory. */
 typedef struct afdep_cuda_counter {
@@ -84,6 +99,7 @@ typedef struct afdep_cuda_rank {
     afdep_cuda_state_t *state;
     afdep_cuda_record_t *record;
     afdep_cuda_counter_t *counters; /* [ranks] */
+    afdep_cuda_load_t load;
     int32_t *live_ids;    /* Attention: [G][capacity][K], the choices as sent */
     uint64_t *positions;  /* FFN: [G][A * capacity][K], exchange << 32 | row + 1; 0 rows: not this rank's */
     int32_t *ends;        /* FFN: [G][E/F] */
@@ -94,6 +110,9 @@ typedef struct afdep_cuda_rank {
     int32_t trap;         /* debugging: a failure traps */
 } afdep_cuda_rank_t;
 
+/* A dispatch as a whole, or in two kernels: one that sends if nothing has to be waited for, and one that makes up for it. */
+typedef enum afdep_cuda_stage { AFDEP_CUDA_SEND, AFDEP_CUDA_SEND_NOW, AFDEP_CUDA_SEND_LATE } afdep_cuda_stage_t;
+
 typedef struct afdep_cuda_dispatch {
     const void *x;
     const float *x_scale;
@@ -101,6 +120,8 @@ typedef struct afdep_cuda_dispatch {
     const int32_t *ids;
     const float *weights;
     int32_t tokens, bucket;
+    int32_t stage;  /* afdep_cuda_stage_t */
+    int32_t cached; /* the ids are those of the exchange before on the plane, as they were taken */
 } afdep_cuda_dispatch_t;
 
 /* Receive in one kernel, or (with read_host_counts) in two with the host between them. */
@@ -113,7 +134,8 @@ typedef struct afdep_cuda_receive {
     int32_t *row_source; /* may be NULL */
     int32_t *ends;       /* the caller's; NULL while only counting */
     int32_t bucket;
-    int32_t parts; /* AFDEP_CUDA_RECEIVE_... */
+    int32_t parts;  /* AFDEP_CUDA_RECEIVE_... */
+    int32_t cached; /* rows stand where they stood in the exchange before on the plane */
 } afdep_cuda_receive_t;
 
 typedef struct afdep_cuda_reply {

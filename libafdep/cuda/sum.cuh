@@ -88,9 +88,9 @@ __device__ __forceinline__ uint4 afdep_sum_column(int count, Row row, Weight wei
 }
 
 /* COLUMNS such columns a lane, 512 bytes apart, of the sum of `count` (1 to TERMS) rows, with the loads of all of
-   them on their way at once. */
-template <bool WEIGHTED, int COLUMNS, int TERMS, typename Row, typename Weight>
-__device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight weight, unsigned char *out)
+   them on their way at once. put(at, sum) takes what the lane has at an offset, with the warp whole. */
+template <bool WEIGHTED, int COLUMNS, int TERMS, typename Row, typename Weight, typename Put>
+__device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight weight, Put put)
 {
     uint4 v[TERMS][COLUMNS];
 #pragma unroll
@@ -100,7 +100,6 @@ __device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight wei
         for (int i = 0; i < COLUMNS; i++) /* a value in any case, as above */
             v[j][i] = j < count ? afdep_load16(at + i * 512) : make_uint4(0, 0, 0, 0);
     }
-    out += afdep_lane() * 16u;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         afdep_sum_t sum;
@@ -110,29 +109,29 @@ __device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight wei
             if (j < count)
                 afdep_sum_add<WEIGHTED>(sum, v[j][i], weight(j));
         /* One unweighted row passes bit for bit. */
-        afdep_store16(out + i * 512, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
+        put(afdep_lane() * 16u + (uint32_t)i * 512u, WEIGHTED || count > 1 ? afdep_sum_round(sum) : v[0][i]);
     }
 }
 
-/* The first `bytes` of the sum of `count` (> 0) rows, by a warp. Few terms do not keep enough loads on their way by
+/* The first `bytes` (a multiple of 512) of the sum of `count` (> 0) rows, by a warp, to put() as above. Few terms do not keep enough loads on their way by
    themselves: then those of several columns are. */
-template <bool WEIGHTED, typename Row, typename Weight>
-__device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row, Weight weight, unsigned char *out)
+template <bool WEIGHTED, typename Row, typename Weight, typename Put>
+__device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row, Weight weight, Put put)
 {
     const uint32_t two = 8, four = 4; /* columns of so many terms */
     uint32_t at = 0;
 #pragma unroll 1
     for (; count <= 2 && at + 512u * two <= bytes; at += 512u * two)
         afdep_sum_columns<WEIGHTED, two, 2>(
-            count, [&](int j) { return row(j) + at; }, weight, out + at);
+            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
 #pragma unroll 1
     for (; count <= 4 && at + 512u * four <= bytes; at += 512u * four)
         afdep_sum_columns<WEIGHTED, four, 4>(
-            count, [&](int j) { return row(j) + at; }, weight, out + at);
+            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
 #pragma unroll 1
     for (at += afdep_lane() * 16u; at < bytes; at += 512u)
-        afdep_store16(out + at, afdep_sum_column<WEIGHTED>(
-                                    count, [&](int j) { return row(j) + at; }, weight));
+        put(at, afdep_sum_column<WEIGHTED>(
+                    count, [&](int j) { return row(j) + at; }, weight));
 }
 
 #endif

@@ -269,10 +269,11 @@ static void host_abandon(void *state)
     afdep_host_destroy(h);
 }
 
-static void host_load(const void *state, afdep_load_t *out)
+static afdep_status_t host_load(const void *state, afdep_load_t *out)
 {
     const afdep_host_t *h = state;
     afdep_load_read(h->load, out);
+    return AFDEP_OK;
 }
 
 static afdep_status_t host_receive(void *state, afdep_receive_t *receive, afdep_stream_t stream)

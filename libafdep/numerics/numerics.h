@@ -71,6 +71,10 @@ typedef struct afdep_row_ops {
     afdep_packed_sum_fn packed_sum;
 } afdep_row_ops_t;
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The fastest version this processor runs; `name` from AFDEP_ROW_OPS (resolved by core/config) forces one: NULL or
    "auto" chooses. Returns NULL when the named one does not exist or cannot run here. */
 const afdep_row_ops_t *afdep_row_ops(const char *name);
@@ -90,4 +94,7 @@ typedef struct afdep_fp_state {
 afdep_fp_state_t afdep_fp_enter(void);
 void afdep_fp_leave(afdep_fp_state_t state);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -139,8 +139,27 @@ AFDEP_HD int afdep_route_fits(int32_t bucket, uint32_t low)
     return ((low ^ (uint32_t)bucket * 0x9E3779B1u) & 0xFFE00000u) == 0;
 }
 
+/* Stands in the place of a source's first choice where it uses the ids of the exchange before on the plane again, and sends
+   none: no choice looks like it. */
+AFDEP_HD uint32_t afdep_route_cached(int32_t bucket)
+{
+    return (~((uint32_t)bucket * 0x9E3779B1u) & 0xFFE00000u) | 0x001FFFFFu;
+}
+
 /* Across domains. A source marks tokens of the bucket that there are not, in the place of an id. */
 #define AFDEP_ROUTE_ABSENT 0x001FFFFE
+
+/* Across domains: an id, with its mark of the bucket turned round where the ids of the exchange before on the plane are used
+   again. */
+AFDEP_HD uint32_t afdep_rail_route_low(int32_t bucket, int32_t id, int cached)
+{
+    return afdep_route_low(bucket, id) ^ (cached ? 0xFFE00000u : 0);
+}
+
+AFDEP_HD int afdep_rail_route_fits(int32_t bucket, uint32_t low, int cached)
+{
+    return afdep_route_fits(bucket, low ^ (cached ? 0xFFE00000u : 0));
+}
 
 /* A rail rank tells another rank of its domain which of its experts a token chose: eight choices a word of 16 bytes, ten bits
    each (expert of that rank + 1; 0: none), three to each 32-bit element, twelve bits that mark the bucket, and the number of

@@ -17,6 +17,8 @@
 
 #include <functional>
 
+#include "numerics/e4m3.h" /* a conversion is an instruction there */
+
 #undef __device__
 #undef __global__
 #undef __host__
@@ -173,6 +175,12 @@ static inline uint32_t atomicCAS(uint32_t *at, uint32_t old, uint32_t value)
     return old;
 }
 
+static inline unsigned long long atomicCAS(unsigned long long *at, unsigned long long old, unsigned long long value)
+{
+    __atomic_compare_exchange_n(at, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return old;
+}
+
 static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long value)
 {
     unsigned long long old = __atomic_load_n(at, __ATOMIC_RELAXED);
@@ -255,6 +263,13 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
     uint4 v;
     v.x = x, v.y = y, v.z = z, v.w = w;
+    return v;
+}
+
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    uint2 v;
+    v.x = x, v.y = y;
     return v;
 }
 

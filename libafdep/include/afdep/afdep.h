@@ -260,7 +260,8 @@ typedef struct afdep_load {
 /*
  * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread
  * is in a role call, which does not wait for it (but not during afdep_buffer_readmit()): what is read is as some
- * exchange left it, never a part of one. Errors: ARGUMENT, UNSUPPORTED (a backend that keeps none).
+ * exchange left it, never a part of one. CUDA: the kernels go on; exchanges count when their dispatch or receive is over on
+ * the GPU, replayed ones too. Errors: ARGUMENT; CUDA also MEMORY, TRANSPORT.
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load);
 
@@ -279,8 +280,9 @@ typedef struct afdep_dispatch {
     int32_t cached;        /* 1: the ids are those of the exchange `in_flight` before (the one before, as a rule):
                               `ids` is not read and nothing is planned or counted anew; x, x_scale and weights are new.
                               tokens and bucket are the same, and every FFN rank receives with `cached` too */
-    int32_t send_only;     /* 1: sends what can be sent without waiting, and returns; x, x_scale and weights stay
-                              unchanged until afdep_source_dispatch_complete(), which has to follow */
+    int32_t send_only;     /* 1: sends what can be sent without waiting (CUDA: all of it or nothing), and returns; x,
+                              x_scale and weights (CUDA: ids too) stay unchanged until
+                              afdep_source_dispatch_complete(), which has to follow */
 } afdep_dispatch_t;
 
 #define AFDEP_DISPATCH_INIT { sizeof(afdep_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -300,7 +302,8 @@ AFDEP_EXPORT afdep_status_t afdep_source_dispatch(afdep_buffer_t *buffer, const 
 /*
  * Attention rank. Completes a send-only dispatch: waits for the witnesses that it still needs, sends the rest, and
  * returns what the dispatch would have returned (ROUTE included). OK at once where none is under way. Until it was
- * called the buffer takes no other role call (ORDER). Fatal errors as for the dispatch.
+ * called the buffer takes no other role call (ORDER). CUDA: puts a kernel on the dispatch's stream, which waits in its
+ * place; the tensors stay unchanged until the stream has passed it. Fatal errors as for the dispatch.
  */
 AFDEP_EXPORT afdep_status_t afdep_source_dispatch_complete(afdep_buffer_t *buffer);
 
