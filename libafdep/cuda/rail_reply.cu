@@ -246,8 +246,8 @@ static __device__ __forceinline__ const unsigned char *partial_of(const afdep_ra
            afdep_at_partial(&r.layout.ffn, &r.layout, &r.c.shape, rail, source, (int)token);
 }
 
-/* The sum of a recorded row's partials, in rail order, to `place`, as BF16 or packed. False: one of them is not there. Tags are looked
-   at behind the sum, so that they come together; what was stored then is never published. */
+/* The sum of a recorded row's partials, in rail order, to `place`, as BF16 or packed. False: one of them is not there.
+   Tags are looked at behind the sum, so that they come together; what was stored then is never published. */
 template <bool PACKED>
 static __device__ __forceinline__ bool sum_partials(const afdep_rail_rank_t &r, uint64_t exchange, const back_t &b,
                                                     const afdep_rail_record_t &record, room_t *room,

@@ -113,8 +113,8 @@ __device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight wei
     }
 }
 
-/* The first `bytes` (a multiple of 512) of the sum of `count` (> 0) rows, by a warp, to put() as above. Few terms do not keep enough loads on their way by
-   themselves: then those of several columns are. */
+/* The first `bytes` (a multiple of 512) of the sum of `count` (> 0) rows, by a warp, to put() as above. Few terms do not
+   keep enough loads on their way by themselves: then those of several columns are. */
 template <bool WEIGHTED, typename Row, typename Weight, typename Put>
 __device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row, Weight weight, Put put)
 {
@@ -123,15 +123,16 @@ __device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row
 #pragma unroll 1
     for (; count <= 2 && at + 512u * two <= bytes; at += 512u * two)
         afdep_sum_columns<WEIGHTED, two, 2>(
-            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
+            count, [&](int j) { return row(j) + at; }, weight,
+            [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
 #pragma unroll 1
     for (; count <= 4 && at + 512u * four <= bytes; at += 512u * four)
         afdep_sum_columns<WEIGHTED, four, 4>(
-            count, [&](int j) { return row(j) + at; }, weight, [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
+            count, [&](int j) { return row(j) + at; }, weight,
+            [&](uint32_t in, const uint4 &sum) { put(at + in, sum); });
 #pragma unroll 1
     for (at += afdep_lane() * 16u; at < bytes; at += 512u)
-        put(at, afdep_sum_column<WEIGHTED>(
-                    count, [&](int j) { return row(j) + at; }, weight));
+        put(at, afdep_sum_column<WEIGHTED>(count, [&](int j) { return row(j) + at; }, weight));
 }
 
 #endif
