@@ -8,6 +8,7 @@
 #endif
 
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -427,7 +428,9 @@ int main(int argc, char **argv)
         if (rank == 0)
             fprintf(stderr, "afdep-validate: %s\n", why);
     } else {
-        status = afdep_world_run(afdep_scenario_ranks(&plan.scenario), plan.common.timeout_ms, run_rank, &plan);
+        /* Ranks wait for each other longer than the library does, so that it is the library that names what is missing. */
+        int timeout_ms = plan.common.timeout_ms < INT_MAX / 3 ? 3 * plan.common.timeout_ms : INT_MAX;
+        status = afdep_world_run(afdep_scenario_ranks(&plan.scenario), timeout_ms, run_rank, &plan);
     }
     afdep_scenario_free(&plan.scenario);
     afdep_world_end();

@@ -13,19 +13,20 @@
 #define EXCHANGES 6
 #define FAULTY 3 /* the exchange that the fault is in, counted from 0 */
 #define TOKENS 4
-#define SHORT_MS 1000
 #define LATE_MS 100
-#define AFTER_MS 300 /* by how much ranks that are to wait last come later */
+#define DEADLINES 20 /* deadlines that are to pass in the suite's */
+#define SLACK_MS 1000
 
 typedef struct run {
     const afdep_validation_t *v;
     const afdep_device_fault_t *f;
     afdep_rig_t rig;
     afdep_tap_t tap;
-    int acts; /* this rank is the one that does it */
+    int acts;   /* this rank is the one that does it */
+    int beyond; /* a bucket that is too large for lines */
     afdep_status_t status;
-    char why[512];
-    int64_t last_call_ms;
+    char why[512], unmade[512]; /* unmade: why the fault could not be made */
+    int64_t last_call_ms, await_ms; /* await_ms: for a word that is to be changed */
 } run_t;
 
 static int64_t now_ms(void)
@@ -64,17 +65,17 @@ static uint64_t word_place(const run_t *r)
     return afdep_tap_place(&r->tap, r->f->word, FAULTY + 1);
 }
 
-/* What the word that is meant was an exchange ago. */
+/* What the word that is meant was an exchange ago, in its place. */
 static uint64_t old_word(const run_t *r)
 {
     /* Before dispatch n+1 the answer to n stands there; what was taken is one exchange older, as all others are. */
     return r->f->moment == BEFORE_DISPATCH ? afdep_word(FAULTY - 1, 0) : afdep_tap_taken(&r->tap, word_place(r));
 }
 
-/* Until this exchange's word is there: words of the domain come while the others' calls run. */
+/* Until this exchange's word of some token is there: words of the domain come while the others' calls run. */
 static int await_word(run_t *r, uint64_t *word)
 {
-    for (int64_t start = now_ms(); now_ms() - start < SHORT_MS;) {
+    for (int64_t start = now_ms(); now_ms() - start < r->await_ms; r->tap.token = (r->tap.token + 1) % TOKENS) {
         if (afdep_tap_read(&r->tap, word_place(r), word) != 0)
             return -1;
         if (r->f->moment == BEFORE_DISPATCH || *word != afdep_tap_taken(&r->tap, word_place(r)))
@@ -94,11 +95,12 @@ static int act(run_t *r, afdep_tap_later_t **later)
         return occupy_stream();
     if (r->f->word == AFDEP_TAP_NONE)
         return 0;
+    r->tap.token = TOKENS - 1;
     if (await_word(r, &word) != 0)
         return -1;
     uint64_t at = word_place(r);
     if (r->f->deed == OLD_ROWS)
-        return afdep_tap_put_back(&r->tap, r->f->word);
+        return afdep_tap_put_back(&r->tap, r->f->word, FAULTY + 1);
     if (r->f->deed == FLIPPED_WORD)
         return afdep_tap_write(&r->tap, at, word ^ (uint64_t)1 << r->f->bit);
     if (r->f->deed != SAME_WORD && afdep_tap_write(&r->tap, at, old_word(r)) != 0)
@@ -111,40 +113,26 @@ static int act(run_t *r, afdep_tap_later_t **later)
 
 /* ---- Exchanges in step ---------------------------------------------------------------------------------------- */
 
-/* FFN ranks of a domain wait for each other. The one whose word is not what it should be must be the first to wait, and so the
-   first to name it: the others come later to the call in which they wait for it. */
-static int comes_after_the_one(const run_t *r, afdep_moment_t moment)
-{
-    int domain_word = r->f->word == AFDEP_TAP_FORWARD; /* another FFN rank's: it has to have come */
-    return !r->acts && r->tap.shape.protocol != AFDEP_PROTOCOL_DIRECT && r->f->status != AFDEP_OK &&
-           r->f->deed > STOPPED && r->f->moment == BEFORE_RECEIVE && moment == (domain_word ? BEFORE_REPLY : BEFORE_RECEIVE);
-}
-
-/* One call of this rank: its deed where it is the one, then the call. */
+/* One call of this rank: its deed where it is the one, then the call, since the others wait for it. */
 static void call(run_t *r, afdep_exchange_plan_t *plan, afdep_moment_t moment, int n)
 {
     int faulty = n == FAULTY && r->acts && r->f->moment == moment, first = moment <= BEFORE_RECEIVE;
     afdep_tap_later_t *later = NULL;
     if (r->status != AFDEP_OK)
         return;
-    if (faulty && act(r, &later) != 0) {
-        r->status = AFDEP_ERR_SYSTEM;
-        snprintf(r->why, sizeof(r->why), "the fault could not be made: %s", afdep_gpu_why());
-        return;
-    }
+    if (faulty && act(r, &later) != 0)
+        snprintf(r->unmade, sizeof(r->unmade), "%s", afdep_gpu_why());
     if (faulty && r->f->deed == OTHER_BUCKET)
         plan->bucket--;
     if (faulty && r->f->deed == CACHED) {
         plan->cached = 1;
         plan->routing = plan->number - 1;
     }
-    if (n == FAULTY && comes_after_the_one(r, moment))
-        pause_ms(AFTER_MS);
     int64_t start = now_ms();
     r->status = first ? afdep_exchanger_first(&r->rig.x[0], plan) : afdep_exchanger_second(&r->rig.x[0], plan);
     r->last_call_ms = now_ms() - start;
-    if (later && afdep_tap_wait(later) != 0 && r->status == AFDEP_OK)
-        r->status = AFDEP_ERR_SYSTEM;
+    if (later && afdep_tap_wait(later) != 0)
+        snprintf(r->unmade, sizeof(r->unmade), "it could not be ended");
     if (r->status == AFDEP_OK)
         return;
     snprintf(r->why, sizeof(r->why), "exchange %d: %s", n, r->rig.x[0].why);
@@ -159,23 +147,50 @@ static void meet(const run_t *r)
         afdep_world_barrier(r->v->world);
 }
 
+static int fails_in_receive(const run_t *r, int n)
+{
+    return n == FAULTY && r->f->moment == BEFORE_RECEIVE && r->f->status != AFDEP_OK;
+}
+
+/* Ranks of a domain wait for each other. The one that meets a fault is to name it before the others wait for it: they come
+   when its call is over, or, where the fault is in what comes from them, receive but do not wait for its reply. */
+static void receive_and_reply(run_t *r, afdep_exchange_plan_t *plan, int n)
+{
+    int follows = fails_in_receive(r, n) && !r->acts && !afdep_tap_of_domain(r->f->word);
+    if (!follows)
+        call(r, plan, BEFORE_RECEIVE, n);
+    if (fails_in_receive(r, n))
+        meet(r);
+    if (follows)
+        call(r, plan, BEFORE_RECEIVE, n);
+    call(r, plan, BEFORE_REPLY, n);
+}
+
+static int bucket_of(const run_t *r, int n)
+{
+    int few = r->f->amount == FEW_TOKENS || (r->f->amount == MIXED_TOKENS && (n + FAULTY) % 2 == 0);
+    return few ? TOKENS : r->beyond;
+}
+
 static void exchange(run_t *r, int n)
 {
-    afdep_rig_tokens(&r->rig, TOKENS);
-    afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
     int late = n == FAULTY && r->acts && r->f->deed == STOPPED, ffn = r->rig.v->world->rank < r->rig.scenario.ffn_ranks;
     afdep_moment_t first = ffn ? BEFORE_RECEIVE : BEFORE_DISPATCH, second = ffn ? BEFORE_REPLY : BEFORE_COLLECT;
+    /* A smaller bucket is noticed where one that fills it comes. */
+    afdep_rig_tokens(&r->rig, r->f->deed == OTHER_BUCKET ? bucket_of(r, n) : TOKENS);
+    afdep_exchange_plan_t plan = afdep_rig_plain(&r->rig);
+    plan.bucket = bucket_of(r, n);
     meet(r); /* nobody stores from here on, ... */
-    if (n == FAULTY && r->f->deed > SLOW_STREAM && afdep_tap_take(&r->tap) != 0 && r->status == AFDEP_OK)
-        r->status = AFDEP_ERR_SYSTEM;
+    if (n == FAULTY && r->f->deed > SLOW_STREAM && afdep_tap_take(&r->tap) != 0)
+        snprintf(r->unmade, sizeof(r->unmade), "%s", afdep_gpu_why());
     meet(r); /* ... to here */
     if (!ffn && !late)
         call(r, &plan, first, n);
     meet(r); /* what was dispatched is there */
-    if (ffn && !late) {
-        call(r, &plan, first, n);
-        call(r, &plan, second, n);
-    }
+    if (ffn && !late)
+        receive_and_reply(r, &plan, n);
+    else if (fails_in_receive(r, n))
+        meet(r);
     meet(r); /* what was replied is there */
     if (!ffn && !late)
         call(r, &plan, second, n);
@@ -217,7 +232,9 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
         untold = afdep_status_is_fatal(all[rank].status) ? untold : rank;
         says += all[rank].says;
     }
-    if (r->status != AFDEP_OK && (!afdep_status_is_fatal(r->status) || r->status == AFDEP_ERR_SYSTEM))
+    if (r->unmade[0])
+        afdep_outcome_set(outcome, AFDEP_FAILED, "the fault could not be made: %s", r->unmade);
+    else if (r->status != AFDEP_OK && !afdep_status_is_fatal(r->status))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s: %s", afdep_status_string(r->status), r->why);
     else if (f->status == AFDEP_OK && r->status != AFDEP_OK)
         afdep_outcome_set(outcome, AFDEP_FAILED, "was not absorbed: %s: %s", afdep_status_string(r->status), r->why);
@@ -230,7 +247,7 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
     else if (f->status != AFDEP_OK && !says)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no rank says %s with \"%s\"; this one says %s: %s",
                           afdep_status_string(f->status), says_what, afdep_status_string(r->status), r->why);
-    else if (f->status != AFDEP_OK && r->last_call_ms > r->rig.config.timeout_ms + 1000)
+    else if (f->status != AFDEP_OK && r->last_call_ms > 2 * r->rig.config.timeout_ms + SLACK_MS) /* twice: for its own warps */
         afdep_outcome_set(outcome, AFDEP_FAILED, "the failing call took %lld ms, with a deadline of %d",
                           (long long)r->last_call_ms, r->rig.config.timeout_ms);
 }
@@ -251,7 +268,7 @@ static void judge_poisoned(run_t *r, afdep_outcome_t *outcome)
     afdep_status_t wanted = r->f->recorded ? r->status : AFDEP_ERR_POISONED;
     if (status != wanted || !strstr(r->rig.x[0].why, first))
         afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status), r->rig.x[0].why);
-    else if (now_ms() - start > r->rig.config.timeout_ms / 2)
+    else if (now_ms() - start > r->rig.config.timeout_ms)
         afdep_outcome_set(outcome, AFDEP_FAILED, "the next call took %lld ms", (long long)(now_ms() - start));
     if (afdep_gpu_failed(cudaDeviceSynchronize(), "CUDA does not go on"))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s", afdep_gpu_why());
@@ -278,7 +295,7 @@ static void exchange_afresh(const afdep_validation_t *v, afdep_outcome_t *outcom
 static int record_calls(run_t *r)
 {
     afdep_rig_tokens(&r->rig, TOKENS);
-    afdep_exchange_plan_t plan = { .bucket = TOKENS, .tokens = r->rig.tokens };
+    afdep_exchange_plan_t plan = { .bucket = bucket_of(r, FAULTY), .tokens = r->rig.tokens };
     afdep_exchanger_t *x = &r->rig.x[0];
     afdep_exchanger_prepare_first(x, &plan);
     afdep_exchanger_prepare_second(x, &plan);
@@ -291,10 +308,8 @@ static void run_exchanges(run_t *r, afdep_outcome_t *outcome)
     const afdep_scenario_t *s = &r->rig.scenario;
     r->acts = r->v->world->rank ==
               (r->f->moment == BEFORE_RECEIVE || r->f->moment == BEFORE_REPLY ? 0 : s->ffn_ranks);
-    if (afdep_tap_connect(&r->tap, &r->rig) != 0 || (r->f->recorded && record_calls(r) != 0)) {
-        r->status = AFDEP_ERR_SYSTEM;
-        snprintf(r->why, sizeof(r->why), "no memory for the tap or the recordings");
-    }
+    if (afdep_tap_connect(&r->tap, &r->rig) != 0 || (r->f->recorded && record_calls(r) != 0))
+        snprintf(r->unmade, sizeof(r->unmade), "no memory for the tap or the recordings");
     afdep_rig_settle(&r->rig);
     for (int n = 0; n < EXCHANGES; n++) {
         exchange(r, n);
@@ -316,7 +331,7 @@ static const char *other_words(const afdep_device_fault_t *f, const afdep_scenar
         return NULL;
     if (direct != (f->word <= AFDEP_TAP_ANSWER))
         return direct ? "one domain has no such words" : "across domains there are no such words";
-    if (s->ranks_per_domain == 1 && (f->word == AFDEP_TAP_FORWARD || f->word == AFDEP_TAP_REPLY))
+    if (s->ranks_per_domain == 1 && afdep_tap_of_domain(f->word))
         return "a domain of one rank has no such words";
     return NULL;
 }
@@ -328,7 +343,9 @@ void afdep_run_device_fault(const afdep_validation_t *v, const afdep_case_t *c, 
     afdep_toggle_t toggle = f->dense ? AFDEP_OFF : 0;
     afdep_validation_t faulty = *v;
     afdep_world_t world = *v->world;
-    afdep_rig_plan_t plan = { .capacity = 8, .stagger = toggle, .sparse_dispatch = toggle, .sparse_combine = toggle };
+    int beyond = afdep_rig_beyond_lines(v->scenario);
+    afdep_rig_plan_t plan = { .capacity = f->amount == FEW_TOKENS ? 8 : beyond, .stagger = toggle, .sparse_dispatch = toggle,
+                              .sparse_combine = toggle };
     if (skip) {
         afdep_outcome_set(outcome, AFDEP_SKIPPED, "%s", skip);
         return;
@@ -341,8 +358,10 @@ void afdep_run_device_fault(const afdep_validation_t *v, const afdep_case_t *c, 
     }
     r->v = &faulty;
     r->f = f;
+    r->beyond = beyond;
+    r->await_ms = v->timeout_ms / 2;
     faulty.world = &world;
-    faulty.timeout_ms = r->f->status == AFDEP_OK ? v->timeout_ms : SHORT_MS;
+    faulty.timeout_ms = f->status == AFDEP_OK ? v->timeout_ms : v->timeout_ms / DEADLINES + 1;
     if (afdep_tap_init(&r->tap, v->fabric) != 0)
         afdep_outcome_set(outcome, AFDEP_FAILED, "there is no device fabric \"%s\"", v->fabric);
     world.group.fabrics = &r->tap.provider.super;

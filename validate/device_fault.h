@@ -25,6 +25,13 @@ typedef enum afdep_deed {
     OLD_ROWS      /* the rows that the word publishes are what they were an exchange ago */
 } afdep_deed_t;
 
+/* How rows travel: that follows from the bucket. */
+typedef enum afdep_amount {
+    FEW_TOKENS,
+    MANY_TOKENS, /* the bucket is too large for lines */
+    MIXED_TOKENS /* of few and of many by turns; the faulty one is of few */
+} afdep_amount_t;
+
 typedef struct afdep_device_fault {
     afdep_moment_t moment;
     afdep_deed_t deed;
@@ -33,11 +40,21 @@ typedef struct afdep_device_fault {
     afdep_status_t status;   /* that a rank must end with, all others with some fatal one; OK: absorbed by all */
     const char *says;        /* in that rank's sentence */
     const char *says_across; /* the same across domains, where it is another */
+    afdep_amount_t amount;
     int recorded;            /* calls are replayed recordings */
     int dense;               /* every toggle off */
 } afdep_device_fault_t;
 
 /* A case whose argument is an afdep_device_fault_t. */
 void afdep_run_device_fault(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome);
+
+/* Exchanges across the rounds in which lines are renewed. */
+typedef struct afdep_renewal {
+    int in_flight;
+    int many; /* in which of the two rounds that are due the bucket is too large for lines: 1 the last, 2 the one before */
+} afdep_renewal_t;
+
+/* A case whose argument is an afdep_renewal_t. */
+void afdep_run_renewal(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome);
 
 #endif

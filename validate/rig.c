@@ -6,9 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "protocol/device.h"
+
 static int either(int value, int fallback)
 {
     return value ? value : fallback;
+}
+
+int afdep_rig_beyond_lines(const afdep_scenario_t *scenario)
+{
+    return AFDEP_FEW_INDICES / scenario->attention_ranks + 2;
 }
 
 void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afdep_rig_t *rig)
@@ -17,7 +24,7 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *p, afd
     rig->v = v;
     rig->scenario = *v->scenario;
     afdep_scenario_t *s = &rig->scenario;
-    s->capacity = either(p->capacity, 64);
+    s->capacity = either(p->capacity, AFDEP_RIG_CAPACITY);
     s->num_sms = either(p->num_sms, 1);
     s->hidden = either(p->hidden, s->hidden > 512 ? 512 : s->hidden);
     if (p->num_experts_per_rank)
@@ -66,6 +73,26 @@ int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, af
         }
     afdep_rig_settle(rig);
     return 0;
+}
+
+/* The setting is an environment variable so that the library needs no switch for it; all ranks set it between two collective
+   calls. */
+int afdep_rig_open_after(const afdep_validation_t *v, const afdep_rig_plan_t *plan, uint64_t done, afdep_rig_t *rig,
+                         afdep_outcome_t *outcome)
+{
+    int sets = v->world->rank == 0 || !v->world->threads;
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)done);
+    afdep_world_barrier(v->world);
+    if (sets)
+        setenv("AFDEP_TEST_FIRST_EXCHANGE", text, 1);
+    afdep_world_barrier(v->world);
+    int status = afdep_rig_open(v, plan, rig, outcome);
+    afdep_world_barrier(v->world);
+    if (sets)
+        unsetenv("AFDEP_TEST_FIRST_EXCHANGE");
+    afdep_world_barrier(v->world);
+    return status;
 }
 
 void afdep_rig_settle(afdep_rig_t *rig)

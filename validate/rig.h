@@ -7,10 +7,11 @@
 #include "validate/exchanger.h"
 
 #define AFDEP_RIG_SOURCES 4096
+#define AFDEP_RIG_CAPACITY 64
 
 /* What a case changes about the scenario; 0 leaves a field alone. */
 typedef struct afdep_rig_plan {
-    int capacity; /* default: 64 */
+    int capacity; /* default: AFDEP_RIG_CAPACITY */
     int num_sms;  /* default: 1 */
     int hidden;   /* default: at most 512 */
     int top_k, num_experts_per_rank, alignment;
@@ -36,9 +37,16 @@ typedef struct afdep_rig {
 /* Collective. The scenario and configuration of a plan, without opening. */
 void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *plan, afdep_rig_t *rig);
 
+/* A bucket whose rows do not travel in lines on the CUDA backend, nor do those of one less (protocol/device.h). */
+int afdep_rig_beyond_lines(const afdep_scenario_t *scenario);
+
 /* Collective. OK, or the outcome says why not. */
 int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, afdep_rig_t *rig,
                    afdep_outcome_t *outcome);
+
+/* The same with a buffer in which the exchanges up to number `done` count as done. */
+int afdep_rig_open_after(const afdep_validation_t *v, const afdep_rig_plan_t *plan, uint64_t done, afdep_rig_t *rig,
+                         afdep_outcome_t *outcome);
 
 /* Collective on the CUDA backend, nothing elsewhere: no rank makes or frees device memory while another's kernels wait. */
 void afdep_rig_settle(afdep_rig_t *rig);

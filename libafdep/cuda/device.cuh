@@ -19,7 +19,9 @@
 
 #define AFDEP_FULL 0xFFFFFFFFu
 #define AFDEP_WARP 32
+#ifndef AFDEP_SPINS_BEFORE_LOOK
 #define AFDEP_SPINS_BEFORE_LOOK 256
+#endif
 
 __device__ __forceinline__ uint32_t afdep_lane()
 {
@@ -71,8 +73,18 @@ static __device__ __forceinline__ bool afdep_heard(const afdep_cuda_rank_t &r, i
     return failure != 0;
 }
 
-/* What a waiting lane does from time to time: gives back since when it waits, or 0 when that is over. Who waits for warps of
-   its own rank waits twice as long: those wait for another rank, and are to name it. */
+/* How long a lane waits for a rank at most. Across domains the ranks of a domain wait for others before they pass on what
+   came, and warps of this rank for all of them: those are to name what is missing, and so to give up first. */
+static __device__ __forceinline__ uint64_t afdep_patience_ns(const afdep_cuda_rank_t &r, int peer)
+{
+    const afdep_shape_t &s = r.shape;
+    if (peer == r.rank)
+        return 2 * r.timeout_ns;
+    bool passes_on = s.protocol != AFDEP_PROTOCOL_DIRECT && peer / s.ranks_per_domain == r.rank / s.ranks_per_domain;
+    return passes_on ? r.timeout_ns + r.timeout_ns / 2 : r.timeout_ns;
+}
+
+/* What a waiting lane does from time to time: gives back since when it waits, or 0 when that is over. */
 static __device__ __noinline__ uint64_t afdep_look_since(const afdep_cuda_rank_t &r, uint32_t spins, uint64_t since,
                                                          int call, int word, uint64_t exchange, int peer, int token,
                                                          int piece, uint64_t expected, uint64_t seen)
@@ -84,7 +96,7 @@ static __device__ __noinline__ uint64_t afdep_look_since(const afdep_cuda_rank_t
         since = now;
     if (afdep_heard(r, call, exchange, (int)(spins / AFDEP_SPINS_BEFORE_LOOK % (uint32_t)r.shape.ranks)))
         return 0;
-    if (now - since < (peer == r.rank ? 2 : 1) * r.timeout_ns)
+    if (now - since < afdep_patience_ns(r, peer))
         return since;
     for (int other = 0; other < r.shape.ranks; other++) /* one that gave up a moment ago knows better */
         if (afdep_heard(r, call, exchange, other))

@@ -23,14 +23,14 @@ static const char *word_name(uint32_t word)
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 
-/* What the record's piece is of depends on the word: a choice has a slot, a row pieces. */
+/* What the record's piece is of depends on the word: a choice has a slot, a row pieces, and so have partials in lines. */
 static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
 {
     int used = 0;
     text[0] = '\0';
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
-    if (r->piece >= 0 && r->word >= AFDEP_CUDA_WORD_WITNESS)
+    if (r->piece >= 0 && r->word >= AFDEP_CUDA_WORD_WITNESS && (r->token < 0 || r->word == AFDEP_CUDA_WORD_TAG))
         snprintf(text + used, size - (size_t)used, ", channel %d", r->piece);
     else if (r->piece >= 0)
         snprintf(text + used, size - (size_t)used, r->word == AFDEP_CUDA_WORD_ROUTE ? ", slot %d" : ", piece %d", r->piece);

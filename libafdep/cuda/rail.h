@@ -18,7 +18,12 @@ extern "C" {
 #endif
 
 #ifndef AFDEP_RAIL_THREADS
-#define AFDEP_RAIL_THREADS 512 /* of every CTA */
+#define AFDEP_RAIL_THREADS 512 /* of every CTA, ... */
+#define AFDEP_RAIL_FEW_SOURCE_THREADS 768  /* ... but with few tokens */
+#define AFDEP_RAIL_FEW_RECEIVE_THREADS 640 /* (an SM, and nothing spills) */
+#else
+#define AFDEP_RAIL_FEW_SOURCE_THREADS AFDEP_RAIL_THREADS
+#define AFDEP_RAIL_FEW_RECEIVE_THREADS AFDEP_RAIL_THREADS
 #endif
 #define AFDEP_RAIL_WARPS (AFDEP_RAIL_THREADS / 32)
 

@@ -9,7 +9,7 @@
 #include "cuda/rail_source.cuh"
 #include "cuda/sum.cuh"
 
-#define THREADS 768
+#define THREADS AFDEP_RAIL_FEW_SOURCE_THREADS
 
 /* ---- dispatch: rows ------------------------------------------------------------------------------------------------ */
 

@@ -10,8 +10,10 @@
  * of a token of this rank's own rail, whose partials are awaited and summed with this rank's own in rail order and sent to the
  * source; then the combine signals of a channel. What others wait for comes first, so that waiting blocks nobody.
  */
-#define FEW_THREADS 640 /* of a receive: an SM, and nothing spills */
-#define REPLY_THREADS 512
+#include "cuda/rail.h"
+
+#define FEW_THREADS AFDEP_RAIL_FEW_RECEIVE_THREADS
+#define REPLY_THREADS AFDEP_RAIL_THREADS
 
 #include "cuda/rail_few.cuh"
 #include "cuda/rail_forward.cuh"
@@ -222,22 +224,23 @@ static __device__ __forceinline__ bool relay_all(const afdep_rail_rank_t &r, con
 
 /* ---- receive: choices ---------------------------------------------------------------------------------------------- */
 
-/* Waits for a choice word. False: it is over. */
+/* Waits for a choice word, from its rail's rank in this domain. False: it is over. */
 static __device__ __forceinline__ bool await_choices(const afdep_rail_rank_t &r, uint64_t exchange, int bucket, int a, int token,
                                                      int word, uint4 *seen)
 {
+    const afdep_shape_t &s = r.c.shape;
     const unsigned char *at = r.c.base + choice_word(r, exchange, a, token, word);
+    int peer = afdep_ffn_rank(&s, r.domain, a % s.ranks_per_domain);
     afdep_patience_t patience = { 0, 0 };
     while ((*seen = afdep_load_word(at)).w != (uint32_t)exchange)
         if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-            afdep_look(r.c, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, r.c.shape.ffn_ranks + a, token, word,
-                       (uint32_t)exchange, seen->w))
+            afdep_look(r.c, patience, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, word, (uint32_t)exchange,
+                       seen->w))
             return false;
     if ((seen->z & 0xFFF00000u) == afdep_bucket_mark(bucket))
         return true;
-    afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange,
-                      afdep_ffn_rank(&r.c.shape, r.domain, a % r.c.shape.ranks_per_domain), token, word, (uint64_t)bucket,
-                      afdep_word(seen->w, seen->z));
+    afdep_fail_device(r.c, AFDEP_ERR_PROTOCOL, AFDEP_CUDA_RECEIVE, AFDEP_CUDA_WORD_ROUTE, exchange, peer, token, word,
+                      (uint64_t)bucket, afdep_word(seen->w, seen->z));
     return false;
 }
 
