@@ -191,7 +191,7 @@ __device__ __forceinline__ uint64_t afdep_slot(const afdep_shape_t &s, int n, in
  * its own wait for that one's end, or this one could not run yet.
  *
  * With several in flight calls of one kind follow each other, and each counts for itself, behind the wait; so do the calls
- * across domains.
+ * of many tokens across domains (of few: rail_few.cuh).
  */
 __device__ __forceinline__ bool afdep_one_counts(const afdep_shape_t &s)
 {

@@ -10,8 +10,8 @@
  * Nothing is cleared. A word holds what the last exchange that used it left, or the number of the exchange before the
  * first, from opening; it is overwritten under the same rule as everything else in its inbox, when its reader is known to
  * be through with exchange n - G. A number comes round after 2^32 exchanges: a word would be taken for what it is not if it
- * was left alone all that time and awaited exactly then. The senders see to it that none is left alone that long, see
- * afdep_renewal_due().
+ * was left alone all that time and awaited exactly then. The senders (across domains the owner, rail_few.cuh) see to it that
+ * none is left alone that long, see afdep_renewal_due().
  */
 #ifndef AFDEP_CUDA_LINES_CUH
 #define AFDEP_CUDA_LINES_CUH

@@ -57,10 +57,17 @@ template <typename Early> __device__ __forceinline__ uint64_t afdep_few_enter(co
     return before + (alone && call == AFDEP_CUDA_COLLECT ? 0 : 1);
 }
 
-/* The end of a receive or collect: what their own numbers are is for kernels of many tokens, and for the host. */
+/* The end of a receive or collect: what their own numbers are is for kernels of many tokens, and for the host. With one in
+   flight the last CTA says so, which also tells what the host reads with the number. */
 __device__ __forceinline__ void afdep_few_leave(const afdep_rail_rank_t &r, int call, uint64_t exchange)
 {
-    bool last = r.c.shape.in_flight == 1 ? blockIdx.x == 0 && threadIdx.x == 0 : afdep_rail_leave(r, call);
+    bool last = false;
+    if (r.c.shape.in_flight > 1) {
+        last = afdep_rail_leave(r, call);
+    } else if (blockIdx.x == gridDim.x - 1) {
+        __syncthreads();
+        last = threadIdx.x == 0;
+    }
     if (last && !afdep_poisoned(r.c))
         afdep_finish(r.c, call, exchange);
 }

@@ -309,6 +309,9 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1)
     starts_t starts = find_starts(s, f);
     for (int n = warp * placing + cta; fine && cta < placing && n < f.indices * parts; n += FEW_WARPS * placing) {
         unit_t u = unit_at<LINES>(r.c, exchange, call.bucket, n, groups, parts);
+        int rail = u.a % s.ranks_per_domain;
+        if (rail != r.rail) /* whose rank passes it on */
+            u.look.peer = afdep_ffn_rank(&s, r.domain, rail);
         if (u.tail >= 0)
             fine = place_tail<false>(r.c, call, exchange, f, starts, u);
         else if (place)

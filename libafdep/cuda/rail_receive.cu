@@ -438,7 +438,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     lay_out<VECTORS>(r, call, exchange, c);
     if (call.parts & AFDEP_CUDA_RECEIVE_COUNT)
         afdep_few_renew_partials(r, exchange);
-    if ((call.parts & AFDEP_CUDA_RECEIVE_PLACE) && afdep_rail_leave(r, AFDEP_CUDA_RECEIVE))
+    /* Behind what every CTA counted: a reader of the load goes by the number. */
+    if ((call.parts & AFDEP_CUDA_RECEIVE_PLACE) && afdep_leave(r.c, AFDEP_CUDA_RECEIVE))
         afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
 }
 

@@ -231,7 +231,7 @@ AFDEP_EXPORT afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afde
 typedef struct afdep_counters {
     size_t struct_size;
     uint64_t puts;          /* rows (and extents of rows, inside an FFN domain) written to the peer */
-    uint64_t put_bytes;     /* bytes of those rows */
+    uint64_t put_bytes;     /* bytes of those rows as one put each, in whatever form GPUs pass them on */
     uint64_t finish_tails;
     uint64_t count_words;
     uint64_t progress_tails;
