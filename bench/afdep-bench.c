@@ -2,7 +2,8 @@
 /*
  * afdep-bench: the round trip of an exchange, measured and checked, for each token count of a scenario. The parts:
  * bench_plan (command line), bench_rank (tensors), bench_path (the library or a baseline), bench_measure (the timed
- * loop), bench_overlap (micro-batches), bench_check (checked exchanges), bench_print and bench_record (what comes of it).
+ * loop), bench_overlap (micro-batches), bench_check (checked exchanges), bench_print and bench_record (what comes of
+ * it).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"

@@ -214,7 +214,7 @@ static void run_experts(afdep_bench_rank_t *rank)
     }
 }
 
-/* `aligned`: it follows another one without a barrier. A symmetric rank dispatches and collects in the same exchange. */
+/* `aligned`: it follows another one without a barrier. A symmetric rank dispatches and collects in one exchange. */
 static void worker_exchange(checked_t *c, int exchange, int aligned, int view)
 {
     afdep_bench_rank_t *rank = c->rank;

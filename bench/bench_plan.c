@@ -52,13 +52,13 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
         TOPOLOGY_OPTION(1, "A", "in place of a scenario: Attention ranks (symmetric: all ranks)"),
         TOPOLOGY_OPTION(2, "D", "in place of a scenario: ranks of a domain (default: all, one domain)"),
         { "protocol", AFDEP_OPTION_CHOICE, &plan->protocol, 0, 0, AFDEP_BENCH_PROTOCOLS, 0,
-          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; m2n (every rank "
-          "takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) are "
-          "baselines",
+          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; m2n (every "
+          "rank takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) "
+          "are baselines",
           &w->protocol_given },
         { "api", AFDEP_OPTION_CHOICE, &plan->api, 0, 0, "role|low-latency", 0,
-          "what is measured: dispatch, receive, reply, collect between roles, or the symmetric dispatch and combine, each "
-          "apart and together, over all ranks of the scenario (default role)", 0 },
+          "what is measured: dispatch, receive, reply, collect between roles, or the symmetric dispatch and combine, "
+          "each apart and together, over all ranks of the scenario (default role)", 0 },
         { "format", AFDEP_OPTION_CHOICE, &w->ll_format, 0, 0,
           "bf16|int8|fp8-token|mxfp8|mxfp4|fp8-block|fp8-block-ue8m0", 0,
           "low-latency: of dispatched rows (default bf16)", &w->ll_format_given },
@@ -314,8 +314,8 @@ static int check_symmetric(const afdep_bench_plan_t *plan, char *why, size_t why
     if (!m2n && s->ffn_ranks > 0)
         return 0;
     if (m2n && afdep_scenario_shares_domains(s))
-        return afdep_why(why, why_size, "--protocol: m2n: %s has domains of both roles, and a symmetric buffer other domains "
-                         "than those", s->name);
+        return afdep_why(why, why_size, "--protocol: m2n: %s has domains of both roles, and a symmetric buffer other "
+                         "domains than those", s->name);
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return afdep_why(why, why_size, "--protocol: alltoallv: ffn_ranks is 0, and the baseline has roles");
     if (plan->common.backend)

@@ -235,8 +235,8 @@ void afdep_bench_print_cell(const afdep_bench_cell_t *cell, double memcpy_gbs)
 void afdep_bench_print_overlap(const afdep_bench_plan_t *plan, const afdep_bench_cell_t *cell)
 {
     const afdep_bench_overlap_t *o = &cell->overlap;
-    printf("# %d tokens, us per micro-batch of %d: communication %.2f, experts %d, one after another %.2f, ping-pong over two "
-           "buffers %.2f, which hides %.0f%% of the shorter\n",
+    printf("# %d tokens, us per micro-batch of %d: communication %.2f, experts %d, one after another %.2f, ping-pong "
+           "over two buffers %.2f, which hides %.0f%% of the shorter\n",
            cell->tokens, plan->microbatches, o->communication_us, plan->expert_us, o->serial_us, o->ping_pong_us,
            o->hidden_pct);
     fflush(stdout);

@@ -140,7 +140,7 @@ static int refused(afdep_bench_rank_t *rank, afdep_status_t status)
     return mistake ? 2 : 1;
 }
 
-/* As the help says: shared memory where all ranks share a host, MPI across hosts; the environment's word before that. */
+/* As the help says: shared memory where all ranks share a host, MPI across hosts; before that, the environment. */
 static const char *choose_fabric(const afdep_bench_rank_t *rank)
 {
     const char *environment = getenv("AFDEP_FABRIC");

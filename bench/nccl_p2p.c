@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The baseline `--protocol nccl-p2p`: the same rows there and back by grouped ncclSend and ncclRecv. Timed exchanges move
- * the bytes alone, as the last exchange had them: counts known beforehand, rows packed, nothing laid out or summed. In
- * checked exchanges the host does that work, so that what is moved is proved to be what the exchange needs.
+ * The baseline `--protocol nccl-p2p`: the same rows there and back by grouped ncclSend and ncclRecv. Timed exchanges
+ * move the bytes alone, as the last exchange had them: counts known beforehand, rows packed, nothing laid out or
+ * summed. In checked exchanges the host does that work, so that what is moved is proved to be what the exchange needs.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -48,7 +48,7 @@ static afdep_status_t check(nccl_p2p_t *b, ncclResult_t result, const char *what
     return afdep_nccl_check(b->api, result, AFDEP_ERR_TRANSPORT, what);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- Opening and closing ------------------------------------------------------------------------------------- */
 
 static void release(nccl_p2p_t *b)
 {
@@ -179,7 +179,7 @@ static afdep_status_t p2p_close(afdep_bench_path_t *path)
     return AFDEP_OK;
 }
 
-/* ---- Moving ------------------------------------------------------------------------------------------------------- */
+/* ---- Moving -------------------------------------------------------------------------------------------------- */
 
 /* One group of sends or receives, `each` bytes to a count, between this rank and those of the other role. */
 static afdep_status_t move(nccl_p2p_t *b, int sends, unsigned char *at, const int *first, const int *counts, size_t each)
@@ -245,7 +245,7 @@ static afdep_status_t move_counts(nccl_p2p_t *b)
     return status;
 }
 
-/* ---- Exchanges of host tensors ------------------------------------------------------------------------------------ */
+/* ---- Exchanges of host tensors ------------------------------------------------------------------------------- */
 
 static afdep_status_t p2p_dispatch(afdep_bench_path_t *path, const afdep_dispatch_t *dispatch)
 {
@@ -311,7 +311,7 @@ static afdep_status_t p2p_collect(afdep_bench_path_t *path, afdep_collect_t *col
     return AFDEP_OK;
 }
 
-/* ---- Against the clock -------------------------------------------------------------------------------------------- */
+/* ---- Against the clock --------------------------------------------------------------------------------------- */
 
 static afdep_status_t enqueue(void *context)
 {

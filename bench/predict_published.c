@@ -233,8 +233,8 @@ static int is_on(const cJSON *object, const char *name)
     return cJSON_IsTrue(field_of(object, name));
 }
 
-/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a toggle
-   that is no boolean is not one that was off. */
+/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a
+   toggle that is no boolean is not one that was off. */
 static int is_modelled(const char *name, const cJSON *arm, char *why, size_t why_size)
 {
     static const char *const said[] = { "stagger", "sparse_dispatch", "sparse_combine", "graph" };

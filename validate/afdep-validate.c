@@ -364,8 +364,8 @@ static int check_backend(const plan_t *plan, char *why, size_t why_size)
     return 0;
 }
 
-/* A suite runs on the simulated network, on shm or mpi, or on the fabrics of the CUDA backend; whatever else was asked for
-   is refused. */
+/* A suite runs on the simulated network, on shm or mpi, or on the fabrics of the CUDA backend; whatever else was asked
+   for is refused. */
 static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size)
 {
     const char *asked = plan->common.fabric;

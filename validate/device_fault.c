@@ -111,8 +111,8 @@ static int act(run_t *r, afdep_tap_later_t **later)
 
 /* ---- Exchanges in step ---------------------------------------------------------------------------------------- */
 
-/* FFN ranks of a domain wait for each other. The one whose word is not what it should be must be the first to wait, and so the
-   first to name it: the others come later to the call in which they wait for it. */
+/* FFN ranks of a domain wait for each other. The one whose word is not what it should be must be the first to wait, and
+   so the first to name it: the others come later to the call in which they wait for it. */
 static int comes_after_the_one(const run_t *r, afdep_moment_t moment)
 {
     int domain_word = r->f->word == AFDEP_TAP_FORWARD; /* another FFN rank's: it has to have come */
@@ -186,7 +186,7 @@ static void exchange(run_t *r, int n)
     }
 }
 
-/* ---- Judging ------------------------------------------------------------------------------------------------------ */
+/* ---- Judging ------------------------------------------------------------------------------------------------- */
 
 /* How a rank's exchanges ended. Gathered from all. */
 typedef struct ended {
@@ -273,7 +273,7 @@ static void exchange_afresh(const afdep_validation_t *v, afdep_outcome_t *outcom
     afdep_rig_close(&rig, outcome);
 }
 
-/* ---- Cases with a tap --------------------------------------------------------------------------------------------- */
+/* ---- Cases with a tap ---------------------------------------------------------------------------------------- */
 
 static int record_calls(run_t *r)
 {

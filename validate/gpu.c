@@ -39,8 +39,8 @@ int afdep_gpu_failed(cudaError_t error, const char *what)
 
 void afdep_staged_begin(int threads)
 {
-    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though: six
-       processes that ask for 32 each do not get them under MPS. */
+    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though:
+       six processes that ask for 32 each do not get them under MPS. */
     if (threads)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);

@@ -29,7 +29,7 @@ static int bucket_of(int capacity, int pair)
     return cycle[pair % 6];
 }
 
-/* Shapes specialize the recording. A bucket that is larger than the others is one source's, and checked in a reasonable time. */
+/* Shapes specialize the recording. A bucket that is larger than the others is one source's, checked in good time. */
 static int tokens_of(int bucket, int pair, int a, int sources)
 {
     if (bucket > BUCKET)

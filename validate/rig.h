@@ -40,7 +40,7 @@ void afdep_rig_shape(const afdep_validation_t *v, const afdep_rig_plan_t *plan, 
 int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, afdep_rig_t *rig,
                    afdep_outcome_t *outcome);
 
-/* Collective on the CUDA backend, nothing elsewhere: no rank makes or frees device memory while another's kernels wait. */
+/* Collective on the CUDA backend, else nothing: no rank makes or frees device memory while another's kernels wait. */
 void afdep_rig_settle(afdep_rig_t *rig);
 
 /* Collective. */

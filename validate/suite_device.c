@@ -14,7 +14,7 @@
 
 #define TOKENS 4
 
-/* ---- Routes ------------------------------------------------------------------------------------------------------- */
+/* ---- Routes -------------------------------------------------------------------------------------------------- */
 
 /* Turns the first choice of -1 into one that is taken as -1: outside the experts, or `repeated` of the same token. */
 static int spoil_choice(afdep_exchanger_t *x, int repeated, int *token, int *slot)
@@ -76,7 +76,7 @@ static void run_route(const afdep_validation_t *v, const afdep_case_t *c, afdep_
     afdep_rig_close(&rig, outcome);
 }
 
-/* ---- Captures ------------------------------------------------------------------------------------------------------ */
+/* ---- Captures ------------------------------------------------------------------------------------------------ */
 
 /* What cannot be captured is refused, and neither the capture nor the buffer is the worse for it. */
 static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
@@ -118,7 +118,7 @@ static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *
     afdep_rig_close(&rig, outcome);
 }
 
-/* ---- The tables ---------------------------------------------------------------------------------------------------- */
+/* ---- The tables ---------------------------------------------------------------------------------------------- */
 
 #define FAULT(m, d, ...)                                                                                              \
     AFDEP_SUITE_FAULTS, afdep_run_device_fault, &(const afdep_device_fault_t){ .moment = m, .deed = d, __VA_ARGS__ }, 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explore: schedules of small scenarios over all toggles and topologies, every exchange compared, every step checked. */
+/* explore: schedules of small scenarios, all toggles and topologies, every exchange compared, every step checked. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

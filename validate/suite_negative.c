@@ -34,8 +34,8 @@ static void run_planted(const afdep_validation_t *v, const afdep_case_t *c, afde
 {
     char path[4200], seed[32], said[480] = "";
     if (!planted_program(v, path, sizeof(path))) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "afdep-validate-planted is not beside this program: only the build tree "
-                          "has it");
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "afdep-validate-planted is not beside this program: only the build "
+                          "tree has it");
         return;
     }
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)v->seed);

@@ -198,8 +198,8 @@ static void run_cycles(const afdep_validation_t *v, const afdep_case_t *c, afdep
     }
 }
 
-/* Words across 2^32. The setting is an environment variable so that the library needs no switch for it; all ranks set it
-   between two collective calls. */
+/* Words across 2^32. The setting is an environment variable so that the library needs no switch for it; all ranks set
+   it between two collective calls. */
 static void run_wrap(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
     afdep_rig_plan_t rig_plan = { .capacity = 32, .in_flight = *(const int *)c->argument };

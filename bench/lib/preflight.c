@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The requirements of a cluster run. Each is one function: what is needed, what was found, and whether that will do. What
- * cannot be told is not met: a run that starts on a guess fails later, with less to say.
+ * The requirements of a cluster run. Each is one function: what is needed, what was found, and whether that will do.
+ * What cannot be told is not met: a run that starts on a guess fails later, with less to say.
  */
 #include "bench/lib/preflight.h"
 
@@ -282,8 +282,8 @@ static int compare(const char *a, const char *b, int parts)
     return 0;
 }
 
-/* The rule by which the library opens NCCL (libafdep/cuda/nccl.c), said here again since a build without NCCL has none of it:
-   the device interface's structs are compiled in, and from 2.29 on they say which version they are of. */
+/* The rule by which the library opens NCCL (libafdep/cuda/nccl.c), said here again since a build without NCCL has none
+   of it: the device interface's structs are compiled in, and from 2.29 on they say which version they are of. */
 static int nccl_fits(const char *header, const char *runtime)
 {
     if (compare(header, "2.29", 2) < 0)

@@ -68,8 +68,8 @@ static afdep_status_t find_device_fabric(const afdep_group_t *group, const char 
 }
 #endif
 
-/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own goes
-   before shm of that name: it may be shm with something around it. */
+/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own
+   goes before shm of that name: it may be shm with something around it. */
 afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
 {
     static const char *const not_built[] = { "peer", "nccl" };
@@ -95,8 +95,8 @@ afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, c
         if (strcmp(name, not_built[i]) == 0)
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": this build does not have it", name);
     if (strcmp(name, "sim") == 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"sim\": it runs all ranks in one thread, under a scheduler of "
-                          "its own (afdep-validate --suite explore)");
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"sim\": it runs all ranks in one thread, under a "
+                          "scheduler of its own (afdep-validate --suite explore)");
     return afdep_fail(AFDEP_ERR_CONFIG, "fabric is \"%s\": shm or mpi is wanted", name);
 }
 
@@ -111,8 +111,8 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
                           settings->row_ops);
     int across = settings->shape.protocol == AFDEP_PROTOCOL_DIRECTIONAL && strcmp(settings->backend, "cuda") == 0;
     if (afdep_nic_modelled(&settings->nic) && (!across || settings->shape.union_buffers))
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains only, and "
-                          "without united buffers");
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains "
+                          "only, and without united buffers");
 #ifdef AFDEP_HAVE_CUDA
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
         return find_device_fabric(group, settings->fabric, fabric);
@@ -350,8 +350,8 @@ static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argum
     if (!buffer || !argument)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", call, buffer ? "the argument struct" : "buffer");
     if (afdep_is_symmetric(&buffer->settings.shape))
-        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is a symmetric rank: elastic_dispatch and elastic_combine are its "
-                          "calls", call, buffer->rank);
+        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is a symmetric rank: elastic_dispatch and elastic_combine are "
+                          "its calls", call, buffer->rank);
     if (afdep_is_ffn(&buffer->settings.shape, buffer->rank) != ffn)
         return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is %s rank", call, buffer->rank,
                           ffn ? "an Attention" : "an FFN");

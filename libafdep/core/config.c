@@ -199,8 +199,8 @@ static afdep_status_t check_domains(afdep_shape_t *s, int mixed)
     }
     if (s->ffn_ranks % domains != 0)
         return afdep_fail(AFDEP_ERR_CONFIG,
-                          "ffn_ranks is %d: with %d domains of %d ranks a multiple of %d (every domain holds one role) or of "
-                          "%d (every domain holds as many FFN ranks as the others) is wanted",
+                          "ffn_ranks is %d: with %d domains of %d ranks a multiple of %d (every domain holds one role) "
+                          "or of %d (every domain holds as many FFN ranks as the others) is wanted",
                           s->ffn_ranks, domains, s->ranks_per_domain, s->ranks_per_domain, domains);
     s->protocol = mixed ? AFDEP_PROTOCOL_MIXED : AFDEP_PROTOCOL_UNION;
     s->ffn_domains = s->attention_domains = domains;
@@ -220,8 +220,8 @@ static afdep_status_t check_ranks(afdep_shape_t *s, int size, int mixed)
         return afdep_fail(AFDEP_ERR_CONFIG, "ranks_per_domain is %d: it does not divide the %d ranks of the group",
                           s->ranks_per_domain, size);
     if (s->entry_barrier && !afdep_is_symmetric(s))
-        return afdep_fail(AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is %d: only a symmetric buffer, ffn_ranks 0, "
-                          "has an entry barrier", s->ffn_ranks);
+        return afdep_fail(AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is %d: only a symmetric buffer, "
+                          "ffn_ranks 0, has an entry barrier", s->ffn_ranks);
     if (s->ranks_per_domain != size)
         return check_domains(s, mixed);
     s->protocol = AFDEP_PROTOCOL_DIRECT;

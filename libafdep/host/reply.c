@@ -289,8 +289,8 @@ static afdep_status_t send_back(afdep_host_t *h, afdep_actor_t *actor, int sourc
     } else {
         afdep_term_t terms[32];
         if (!gather_partials(h, source, token, rails, count, terms))
-            return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, reply_forward, channel %d: a partial "
-                              "of token %u of rank %d is not there", h->rank, h->call_name,
+            return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, reply_forward, channel %d: a "
+                              "partial of token %u of rank %d is not there", h->rank, h->call_name,
                               (unsigned long long)h->exchange, actor->channel, token, peer);
         unsigned char *place = reply_place(h, peer, offset, source, h->rail, token);
         h->ops->sum(leaving_sum(h, place), terms, count, (size_t)s->hidden);

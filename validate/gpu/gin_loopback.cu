@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ncclGin over the loopback plugin (or over a real NIC): ranks as processes of this host, in domains that NCCL takes for
- * hosts of their own. Every rank puts rows to its rail peers of all other domains and signals them, waits for theirs,
- * checks every byte, and answers the same way; the kernel that does so runs all exchanges, and leaves at a deadline.
+ * ncclGin over the loopback plugin (or over a real NIC): ranks as processes of this host, in domains that NCCL takes
+ * for hosts of their own. Every rank puts rows to its rail peers of all other domains and signals them, waits for
+ * theirs, checks every byte, and answers the same way; the kernel that does so runs all exchanges, and leaves at a
+ * deadline.
  *
  *   gin_loopback [--ranks N] [--ranks-per-domain D] [--exchanges N] [--rows R] [--bytes B] [--contexts C] [--reset 0|1]
  *
@@ -88,7 +89,7 @@ static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t 
     ncclTeam world = ncclTeamWorld(dc);
     ncclGinSignal_t signal = phase * s.ranks + me;
     size_t from = place(s, 1, phase, exchange & 1, peer), to = place(s, 0, phase, exchange & 1, me);
-    /* A tail as the protocol has it: one finish, and the rows it covers. It rides on the last row, or comes after it. */
+    /* A tail as the protocol has it: one finish, and the rows it covers. It rides on the last row, or comes after. */
     ncclGin_SignalAdd tail{ signal, (1ull << 32) | (unsigned)s.rows };
     for (int row = 0; row < s.rows; row++, from += s.bytes, to += s.bytes) {
         if (row == s.rows - 1 && exchange % 2 == 0)

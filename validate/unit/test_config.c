@@ -569,8 +569,8 @@ static afdep_status_t call_reply(afdep_buffer_t *buffer, future_t *f)
     return afdep_worker_reply(buffer, &f->reply, NULL);
 }
 
-/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. `less` bytes
-   are fewer than any version has. */
+/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. `less`
+   bytes are fewer than any version has. */
 static const char *check_call(afdep_buffer_t *buffer, call_fn call, future_t *f, size_t size, size_t less)
 {
     size_t broken[] = { 0, less, SIZE_MAX }, larger = size + TAIL;

@@ -312,7 +312,7 @@ static void test_ranks(void **state)
     assert_int_equal(afdep_expert_target(&s, 11), 3);
 }
 
-/* Domains of both roles, or of ranks that are both: every rank has one place, and FFN ranks come first in the numbering. */
+/* Domains of both roles, or of ranks that are both: every rank has one place, and FFN ranks come first. */
 static void test_shared_domains(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preflight on machines that are not here: trees of /sys as such machines have them, written out below, and a verbs
- * library of this test's own, whose functions take the place of rdma-core's. Each machine is judged right at first; then
- * one thing after the other is taken from it, and exactly the requirement that says so must fail.
+ * library of this test's own, whose functions take the place of rdma-core's. Each machine is judged right at first;
+ * then one thing after the other is taken from it, and exactly the requirement that says so must fail.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
