@@ -207,7 +207,8 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
     else if (asked < 0)
         refuse(rank, why);
     else
-        status = afdep_world_run(plan->ranks, plan->common.timeout_ms, plan->api ? afdep_bench_ll_rank : run_rank, plan);
+        status =
+            afdep_world_run(plan->ranks, plan->common.timeout_ms, plan->api ? afdep_bench_ll_rank : run_rank, plan);
     afdep_bench_plan_free(plan);
     afdep_world_end();
     return status;

@@ -66,7 +66,8 @@ size_t afdep_a2a_wire_rows(const afdep_a2a_t *a, int ffn, int bucket)
 
 uint64_t afdep_a2a_bytes(const afdep_a2a_t *a, int ffn, int bucket)
 {
-    return afdep_a2a_wire_rows(a, ffn, bucket) * (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
+    return afdep_a2a_wire_rows(a, ffn, bucket) *
+               (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
            (size_t)a->ranks * 4 * sizeof(int);
 }
 

@@ -173,7 +173,8 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
         return refused(rank, status);
     }
     rank->ops->info(rank->path, &rank->info);
-    if ((rank->worker && allocate_worker(rank, bucket) != 0) || (rank->source >= 0 && allocate_source(rank, bucket) != 0))
+    if ((rank->worker && allocate_worker(rank, bucket) != 0) ||
+        (rank->source >= 0 && allocate_source(rank, bucket) != 0))
         afdep_bench_fatal(rank, "open", "no memory for the tensors of the largest token count");
     return 0;
 }

@@ -131,8 +131,9 @@ static int read_arm(const char *file, const cJSON *times, const afdep_published_
     int i = 0;
     const cJSON *time;
     if (!is_name(times->string, sizeof(arm->name)))
-        return afdep_why(why, why_size, "%s: screen %s, arms: \"%.64s\" is not a name of 1 to %zu letters without spaces",
-                         file, screen->id, times->string, sizeof(arm->name) - 1);
+        return afdep_why(why, why_size,
+                         "%s: screen %s, arms: \"%.64s\" is not a name of 1 to %zu letters without spaces", file,
+                         screen->id, times->string, sizeof(arm->name) - 1);
     snprintf(arm->name, sizeof(arm->name), "%s", times->string);
     if (!cJSON_IsArray(times) || cJSON_GetArraySize(times) != screen->scenario.token_counts)
         return afdep_why(why, why_size, "%s: screen %s, arm %s: is not a list of %d times", file, screen->id, arm->name,

@@ -117,7 +117,8 @@ static int comes_after_the_one(const run_t *r, afdep_moment_t moment)
 {
     int domain_word = r->f->word == AFDEP_TAP_FORWARD; /* another FFN rank's: it has to have come */
     return !r->acts && r->tap.shape.protocol != AFDEP_PROTOCOL_DIRECT && r->f->status != AFDEP_OK &&
-           r->f->deed > STOPPED && r->f->moment == BEFORE_RECEIVE && moment == (domain_word ? BEFORE_REPLY : BEFORE_RECEIVE);
+           r->f->deed > STOPPED && r->f->moment == BEFORE_RECEIVE &&
+           moment == (domain_word ? BEFORE_REPLY : BEFORE_RECEIVE);
 }
 
 /* One call of this rank: its deed where it is the one, then the call. */
@@ -222,11 +223,11 @@ static void judge(const run_t *r, afdep_outcome_t *outcome)
     else if (f->status == AFDEP_OK && r->status != AFDEP_OK)
         afdep_outcome_set(outcome, AFDEP_FAILED, "was not absorbed: %s: %s", afdep_status_string(r->status), r->why);
     else if (f->status != AFDEP_OK && fatal < size)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told: rank %d ended with %s", fatal, size, untold,
-                          afdep_status_string(all[untold].status));
+        afdep_outcome_set(outcome, AFDEP_FAILED, "only %d of %d ranks were told: rank %d ended with %s", fatal, size,
+                          untold, afdep_status_string(all[untold].status));
     else if (f->status != AFDEP_OK && r->status != AFDEP_ERR_PEER && only_heard(r))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "a rank that only heard of it says %s: %s", afdep_status_string(r->status),
-                          r->why);
+        afdep_outcome_set(outcome, AFDEP_FAILED, "a rank that only heard of it says %s: %s",
+                          afdep_status_string(r->status), r->why);
     else if (f->status != AFDEP_OK && !says)
         afdep_outcome_set(outcome, AFDEP_FAILED, "no rank says %s with \"%s\"; this one says %s: %s",
                           afdep_status_string(f->status), says_what, afdep_status_string(r->status), r->why);
@@ -250,7 +251,8 @@ static void judge_poisoned(run_t *r, afdep_outcome_t *outcome)
     /* A replayed recording makes no call that could refuse: the query says what happened. */
     afdep_status_t wanted = r->f->recorded ? r->status : AFDEP_ERR_POISONED;
     if (status != wanted || !strstr(r->rig.x[0].why, first))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status), r->rig.x[0].why);
+        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status),
+                          r->rig.x[0].why);
     else if (now_ms() - start > r->rig.config.timeout_ms / 2)
         afdep_outcome_set(outcome, AFDEP_FAILED, "the next call took %lld ms", (long long)(now_ms() - start));
     if (afdep_gpu_failed(cudaDeviceSynchronize(), "CUDA does not go on"))

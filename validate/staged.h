@@ -43,7 +43,8 @@ typedef struct afdep_staged_calls {
 
 /* Local. Records an exchange with these arguments; the staged calls replay it from then on. The tensors' contents may
    change between replays, the shapes must not. */
-afdep_status_t afdep_staged_record_calls(afdep_staged_t *staged, afdep_buffer_t *buffer, const afdep_staged_calls_t *calls);
+afdep_status_t afdep_staged_record_calls(afdep_staged_t *staged, afdep_buffer_t *buffer,
+                                         const afdep_staged_calls_t *calls);
 
 /* 1: recorded calls are made again from here on; 0: replayed again. */
 void afdep_staged_run_eager(afdep_staged_t *staged, int eager);

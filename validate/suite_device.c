@@ -52,7 +52,8 @@ static void check_route(afdep_rig_t *rig, afdep_exchange_plan_t *plan, int repea
     if (status != (bad ? AFDEP_ERR_ROUTE : AFDEP_OK))
         afdep_outcome_set(outcome, AFDEP_FAILED, "after exchange %d afdep_buffer_error says %s", n,
                           afdep_status_string(status));
-    else if (bad && (!strstr(afdep_last_error(), place) || !strstr(afdep_last_error(), repeated ? "repeated" : "outside")))
+    else if (bad &&
+             (!strstr(afdep_last_error(), place) || !strstr(afdep_last_error(), repeated ? "repeated" : "outside")))
         afdep_outcome_set(outcome, AFDEP_FAILED, "%s is not in: %s", place, afdep_last_error());
 }
 
@@ -95,8 +96,8 @@ static void run_capture_misuse(const afdep_validation_t *v, const afdep_case_t *
         int failed = afdep_gpu_failed(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
         afdep_status_t status = afdep_worker_receive(rig.buffer, &receive, stream);
         if (status != AFDEP_ERR_ARGUMENT || !strstr(afdep_last_error(), "read_host_counts"))
-            afdep_outcome_set(outcome, AFDEP_FAILED, "read_host_counts in a capture: %s: %s", afdep_status_string(status),
-                              afdep_last_error());
+            afdep_outcome_set(outcome, AFDEP_FAILED, "read_host_counts in a capture: %s: %s",
+                              afdep_status_string(status), afdep_last_error());
         receive.read_host_counts = 0; /* and no tensors */
         status = afdep_worker_receive(rig.buffer, &receive, stream);
         if (status != AFDEP_ERR_ARGUMENT)
@@ -138,15 +139,15 @@ const afdep_case_t afdep_cases_device_faults[] = {
     { "slow_receive", FAULT(BEFORE_RECEIVE, SLOW_STREAM), "slow-actor: receive, 100 ms" },
     { "slow_reply", FAULT(BEFORE_REPLY, SLOW_STREAM), "slow-actor: reply, 100 ms" },
     { "slow_collect", FAULT(BEFORE_COLLECT, SLOW_STREAM), "slow-actor: collect, 100 ms" },
-    { "stopped_source", FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the"),
+    { "stopped_source",
+      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the"),
       "stall: a source, exchange 4" },
-    { "stopped_worker", FAULT(BEFORE_RECEIVE, STOPPED, LATE("of rank 0, which holds")),
-      "stall: a worker, exchange 4" },
+    { "stopped_worker", FAULT(BEFORE_RECEIVE, STOPPED, LATE("of rank 0, which holds")), "stall: a worker, exchange 4" },
     { "stopped_source_replayed",
-      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the", .recorded = 1),
+      FAULT(BEFORE_DISPATCH, STOPPED, LATE("waited for the route word of rank"), .says_across = "waited for the",
+            .recorded = 1),
       "stall: a source, exchange 4, all calls replayed" },
-    { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, WRONG("bucket")),
-      "a worker's bucket is smaller" },
+    { "other_bucket", FAULT(BEFORE_RECEIVE, OTHER_BUCKET, WRONG("bucket")), "a worker's bucket is smaller" },
     { "cached_receive_only", FAULT(BEFORE_RECEIVE, CACHED, WRONG("were said to be used again")),
       "a worker is told that ids are used again, which they are not" },
     { "cached_dispatch_only", FAULT(BEFORE_DISPATCH, CACHED, WRONG("were said to be used again")),
@@ -184,7 +185,8 @@ const afdep_case_t afdep_cases_device_faults[] = {
       "drop: a count_word, exchange 4" },
     { "dropped_finish_tail", WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank")),
       "drop: a finish_tail, exchange 4" },
-    { "dropped_finish_tail_dense", WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank"), .dense = 1),
+    { "dropped_finish_tail_dense",
+      WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank"), .dense = 1),
       "drop: a finish_tail, exchange 4, every toggle off" },
     { "dropped_finish_tail_replayed",
       WORD(BEFORE_RECEIVE, OLD_WORD, FINISH, LATE("waited for the finish tail of rank"), .recorded = 1),
@@ -198,7 +200,8 @@ const afdep_case_t afdep_cases_device_faults[] = {
       "drop: a witness, exchange 3" },
     { "dropped_combine", WORD(BEFORE_COLLECT, OLD_WORD, COMBINE, LATE("waited for the combine tail of rank 0")),
       "drop: a combine signal, exchange 4" },
-    { "dropped_combine_dense", WORD(BEFORE_COLLECT, OLD_WORD, COMBINE, LATE("waited for the combine tail of rank 0"), .dense = 1),
+    { "dropped_combine_dense",
+      WORD(BEFORE_COLLECT, OLD_WORD, COMBINE, LATE("waited for the combine tail of rank 0"), .dense = 1),
       "drop: a combine signal, exchange 4, every toggle off" },
     { "dropped_rail_rows", WORD(BEFORE_RECEIVE, OLD_ROWS, FINISH, WRONG("is not there: its place holds")),
       "drop: all rows to a worker over its rail, exchange 4" },
@@ -214,19 +217,23 @@ const afdep_case_t afdep_cases_device_faults[] = {
       "corrupt: bit 5 of a count_word, exchange 4" },
     { "corrupted_finish_tail", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FINISH, .bit = 40, WRONG("the finish tail of rank")),
       "corrupt: bit 40 of a finish_tail, exchange 4" },
-    { "corrupted_row_tag", WORD(BEFORE_RECEIVE, FLIPPED_WORD, ROW_TAG, .bit = 0, WRONG("is not there: its place holds")),
+    { "corrupted_row_tag",
+      WORD(BEFORE_RECEIVE, FLIPPED_WORD, ROW_TAG, .bit = 0, WRONG("is not there: its place holds")),
       "corrupt: a dispatched row's exchange number, exchange 4" },
-    { "corrupted_forward_word", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FORWARD, .bit = 40, WRONG("the forward word of rank 1")),
+    { "corrupted_forward_word",
+      WORD(BEFORE_RECEIVE, FLIPPED_WORD, FORWARD, .bit = 40, WRONG("the forward word of rank 1")),
       "corrupt: bit 40 of a domain_word (forward), exchange 4" },
     { "corrupted_forward_rows", WORD(BEFORE_RECEIVE, FLIPPED_WORD, FORWARD, .bit = 10, WRONG("rows, ")),
       "corrupt: bit 10 of a domain_word (forward), exchange 4" },
     { "corrupted_reply_word", WORD(BEFORE_REPLY, FLIPPED_WORD, REPLY, .bit = 0, WRONG("the reply word of rank 1")),
       "corrupt: bit 0 of a domain_word (reply), exchange 4" },
-    { "corrupted_witness", WORD(BEFORE_DISPATCH, FLIPPED_WORD, WITNESS, .bit = 40, WRONG("the done witness of an earlier")),
+    { "corrupted_witness",
+      WORD(BEFORE_DISPATCH, FLIPPED_WORD, WITNESS, .bit = 40, WRONG("the done witness of an earlier")),
       "corrupt: bit 40 of a witness, exchange 3" },
     { "corrupted_combine", WORD(BEFORE_COLLECT, FLIPPED_WORD, COMBINE, .bit = 40, WRONG("the combine tail of rank 0")),
       "corrupt: bit 40 of a combine signal, exchange 4" },
-    { "corrupted_reply_tag", WORD(BEFORE_COLLECT, FLIPPED_WORD, REPLY_TAG, .bit = 0, WRONG("is not there: its place holds")),
+    { "corrupted_reply_tag",
+      WORD(BEFORE_COLLECT, FLIPPED_WORD, REPLY_TAG, .bit = 0, WRONG("is not there: its place holds")),
       "corrupt: a reply row's exchange number, exchange 4" },
     /* Processes of their own, one per GPU: a death must not be of a process that shares one */
     { "killed_attention_rank", KILL(1, 1, 2, 1, 1, AFDEP_KILL_EXCHANGING) },

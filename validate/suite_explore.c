@@ -9,7 +9,7 @@
 
 typedef struct explore {
     int ffn, attention, per_domain; /* attention 0: the scenario's topology; ffn 0: symmetric */
-    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier, FP8 combine */
+    int toggles; /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier, FP8 combine */
     int in_flight, exchanges, most_tokens, apply_weights;
     uint64_t first_exchange;
     int share; /* of the schedules asked for, in percent */

@@ -306,8 +306,8 @@ static void judge_nccl(judging_t *j)
         say("libnccl.so.2 of %s or newer", least), f->runtime[0] ? say("%s", f->runtime) : say("%s", f->runtime_why));
     int match = f->built_nccl && f->runtime[0] && nccl_fits(f->header, f->runtime);
     add(j, "nccl-match", 1, match ? MET : NOT_MET,
-        say("a library that takes the header's version: the same, from 2.29 on the same or newer"), say("header %s, library %s", f->header[0] ? f->header : "none",
-                                                      f->runtime[0] ? f->runtime : "none"));
+        say("a library that takes the header's version: the same, from 2.29 on the same or newer"),
+        say("header %s, library %s", f->header[0] ? f->header : "none", f->runtime[0] ? f->runtime : "none"));
     add(j, "gin", 1, strcmp(f->gin_enable, "0") == 0 || strcmp(f->ib_disable, "1") == 0 || loopback ? NOT_MET : MET,
         say("GPU-initiated networking over the NICs"),
         loopback ? say("NCCL_NET_PLUGIN names the loopback, which uses no NIC")

@@ -251,7 +251,8 @@ afdep_status_t afdep_buffer_bytes(const afdep_config_t *config, int size, int32_
                           settings.shape.capacity);
     afdep_memory_t m = { .struct_size = sizeof(m) };
     fill_memory(&m, &settings, bucket ? bucket : settings.shape.capacity);
-    return afdep_struct_give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m), "afdep_memory_t");
+    return afdep_struct_give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m),
+                             "afdep_memory_t");
 }
 
 afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info_t *info)
@@ -292,7 +293,8 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .fp8_combine = s->fp8_combine,
         .fp8_combine_min_bucket = s->fp8_combine_min_bucket,
     };
-    return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
+    return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i),
+                             "afdep_buffer_info_t");
 }
 
 afdep_status_t afdep_counters_give(const afdep_peer_counters_t *p, afdep_counters_t *counters)
@@ -393,7 +395,8 @@ afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *col
     if (status == AFDEP_OK)
         status = buffer->backend->collect(buffer->state, &known, stream);
     if (status == AFDEP_OK)
-        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status =
+            afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }
@@ -442,8 +445,8 @@ static afdep_status_t check_elastic(const afdep_buffer_t *buffer, const void *fi
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch, afdep_receive_t *receive,
-                                      afdep_stream_t stream)
+afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
+                                      afdep_receive_t *receive, afdep_stream_t stream)
 {
     int saved = errno;
     afdep_dispatch_t sent;
@@ -456,7 +459,8 @@ afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispat
         status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, FIRST_RECEIVE,
                                    "afdep_receive_t");
     if (status == AFDEP_OK && sent.send_only)
-        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "elastic_dispatch: send_only is set: this dispatch is a receive too");
+        status =
+            afdep_fail(AFDEP_ERR_UNSUPPORTED, "elastic_dispatch: send_only is set: this dispatch is a receive too");
     afdep_status_t copied = status;
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_dispatch(buffer->state, &sent, &known, stream);
@@ -481,7 +485,8 @@ afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_combine(buffer->state, &sent, &known, stream);
     if (status == AFDEP_OK)
-        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status =
+            afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }

@@ -32,8 +32,8 @@ afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *giv
     for (size_t i = known_size; i < given_size; i++)
         if (((const unsigned char *)given)[i] != 0)
             return afdep_fail(AFDEP_ERR_ARGUMENT,
-                              "%s.struct_size is %zu and byte %zu is set: this library knows only %zu bytes of it", what,
-                              given_size, i, known_size);
+                              "%s.struct_size is %zu and byte %zu is set: this library knows only %zu bytes of it",
+                              what, given_size, i, known_size);
     return AFDEP_OK;
 }
 
@@ -314,8 +314,8 @@ static afdep_status_t refuse_on_cuda(const afdep_settings_t *settings)
     const afdep_shape_t *s = &settings->shape;
     if (strcmp(settings->backend, "cuda") != 0 || (!afdep_is_symmetric(s) && !afdep_has_shared_domains(s)))
         return AFDEP_OK;
-    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: the CUDA backend has no %s protocol, so far", s->ffn_ranks,
-                      afdep_protocol_name(s));
+    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: the CUDA backend has no %s protocol, so far",
+                      s->ffn_ranks, afdep_protocol_name(s));
 }
 
 /* A source that forwards for others, or owns experts, is nothing that the others can do without. */
@@ -325,7 +325,8 @@ static afdep_status_t check_survival(const afdep_settings_t *settings)
     if (!s->survive_sources)
         return AFDEP_OK;
     if (afdep_is_symmetric(s) || afdep_has_shared_domains(s))
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: in the %s protocol others need what a source does",
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                          "survive_sources is 1: in the %s protocol others need what a source does",
                           afdep_protocol_name(s));
     if (strcmp(settings->backend, "host") != 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: backend \"%s\" does not have it",

@@ -362,7 +362,11 @@ afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_disp
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: 0 to bucket, %d, is wanted", h->call_name, d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids && !d->cached ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x                   ? "x"
+                  : !d->ids && !d->cached ? "ids"
+                  : !d->weights           ? "weights"
+                  : s->fp8 && !d->x_scale ? "x_scale"
+                                          : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL with %d tokens", h->call_name, missing, d->tokens);
     if (h->started - h->finished >= (uint64_t)s->in_flight)
@@ -373,8 +377,8 @@ afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_disp
         status = afdep_host_check_cached(h, d->bucket);
     const afdep_plane_t *p = &h->planes[afdep_plane_index(s, h->started + 1)];
     if (status == AFDEP_OK && d->cached && d->tokens != p->tokens)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: cached is set, and there were %d of these ids", h->call_name,
-                          d->tokens, p->tokens);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: cached is set, and there were %d of these ids",
+                          h->call_name, d->tokens, p->tokens);
     return status;
 }
 

@@ -26,8 +26,8 @@ static afdep_status_t meet(afdep_host_t *h, afdep_actor_t *actor, int on_rail)
         int peer = on_rail ? afdep_ffn_rank(s, actor->j, h->rail) : afdep_ffn_rank(s, h->domain, actor->j);
         uint64_t word = p->peer_source + (on_rail ? afdep_at_rail_barrier(h->at_source, s, self)
                                                   : afdep_at_domain_barrier(h->at_source, self));
-        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer, word, before,
-                                                    value);
+        afdep_status_t status =
+            afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer, word, before, value);
         if (status != AFDEP_OK)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
     }
@@ -35,9 +35,9 @@ static afdep_status_t meet(afdep_host_t *h, afdep_actor_t *actor, int on_rail)
         if (actor->i == self || AFDEP_PLANTED(NO_BARRIER_WAIT) || (on_rail && AFDEP_PLANTED(BARRIER_IN_DOMAIN)))
             continue;
         int peer = on_rail ? afdep_ffn_rank(s, actor->i, h->rail) : afdep_ffn_rank(s, h->domain, actor->i);
-        uint64_t word = afdep_fabric_read(h->fabric, p->base + (on_rail ? afdep_at_rail_barrier(h->at_source, s, actor->i)
-                                                                        : afdep_at_domain_barrier(h->at_source,
-                                                                                                  actor->i)));
+        uint64_t word =
+            afdep_fabric_read(h->fabric, p->base + (on_rail ? afdep_at_rail_barrier(h->at_source, s, actor->i)
+                                                            : afdep_at_domain_barrier(h->at_source, actor->i)));
         afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, step);
         if (state == AFDEP_WORD_WAIT)
             return afdep_host_wait(actor, peer, "the barrier word");

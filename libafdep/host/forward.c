@@ -57,7 +57,8 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
             moved = 1;
             continue;
         }
-        if (AFDEP_PLANTED(UNTAGGED_COUNT) || (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
+        if (AFDEP_PLANTED(UNTAGGED_COUNT) ||
+            (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
             state = AFDEP_WORD_READY;
         if (state == AFDEP_WORD_WAIT) {
             waits_for = rank;

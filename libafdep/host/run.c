@@ -338,8 +338,8 @@ afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, in
     char channel[32] = "";
     if (actor->channel >= 0)
         snprintf(channel, sizeof(channel), ", channel %d", actor->channel);
-    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx", h->rank,
-                      h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx",
+                      h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
                       (unsigned long long)seen);
 }
 

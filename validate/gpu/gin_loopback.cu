@@ -101,8 +101,8 @@ static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t 
         gin.signal(world, peer, tail);
 }
 
-static __device__ int await(const shape &s, ncclDevComm const &dc, int me, int peer, unsigned long long count, int phase,
-                            unsigned long long deadline, findings *found)
+static __device__ int await(const shape &s, ncclDevComm const &dc, int me, int peer, unsigned long long count,
+                            int phase, unsigned long long deadline, findings *found)
 {
     ncclGin gin(dc, context_of(s, me, peer));
     unsigned long long want = count << 32 | (unsigned)(count * (unsigned)s.rows), got;
@@ -217,8 +217,8 @@ static int barrier(board *b, int ranks, int *turn)
 static int judge(const findings &f, int rank)
 {
     if (f.late)
-        fprintf(stderr, "gin_loopback: rank %d: no signal %llu of phase %llu from rank %llu before the deadline\n", rank,
-                (f.late & ~(1ull << 63)) >> 32, f.late & 0xFFFF, f.late >> 16 & 0xFFFF);
+        fprintf(stderr, "gin_loopback: rank %d: no signal %llu of phase %llu from rank %llu before the deadline\n",
+                rank, (f.late & ~(1ull << 63)) >> 32, f.late & 0xFFFF, f.late >> 16 & 0xFFFF);
     if (f.wrong_signals)
         fprintf(stderr, "gin_loopback: rank %d: %llu signals beyond what was sent\n", rank, f.wrong_signals);
     if (f.wrong_bytes)
@@ -351,7 +351,8 @@ static int parse(options *o, int argc, char **argv)
         }
     }
     if (o->ranks % o->per_domain != 0 || o->ranks == o->per_domain || o->bytes % 16 != 0) {
-        fprintf(stderr, "gin_loopback: --ranks must be several times --ranks-per-domain, and --bytes a multiple of 16\n");
+        fprintf(stderr,
+                "gin_loopback: --ranks must be several times --ranks-per-domain, and --bytes a multiple of 16\n");
         return 2;
     }
     return 0;

@@ -321,7 +321,8 @@ template <typename... Parameters, typename... Arguments>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                              Arguments &&...arguments)
 {
-    return afdep_simt_launch(config->gridDim, config->blockDim, config->stream, [kernel, arguments...]() { kernel(arguments...); });
+    return afdep_simt_launch(config->gridDim, config->blockDim, config->stream,
+                             [kernel, arguments...]() { kernel(arguments...); });
 }
 
 #endif

@@ -108,7 +108,9 @@ static void test_what_peers_say(void **state)
 {
     (void)state;
     rank_t r;
-    afdep_cuda_record_t told = { .ready = 1, .status = (uint32_t)-AFDEP_ERR_PEER, .word = AFDEP_CUDA_WORD_FAILURE, .peer = 2 };
+    afdep_cuda_record_t told = {
+        .ready = 1, .status = (uint32_t)-AFDEP_ERR_PEER, .word = AFDEP_CUDA_WORD_FAILURE, .peer = 2
+    };
     told.seen = afdep_word((uint32_t)-AFDEP_ERR_PEER, 3 + 1);
     says(make(&r, &told), AFDEP_ERR_PEER, "rank 3 is dead, says rank 2");
     told.seen = afdep_word((uint32_t)-AFDEP_ERR_TIMEOUT, 0 + 1);
@@ -154,7 +156,8 @@ static void test_routes(void **state)
     r.record.route_exchange = 10;
     r.record.route = (uint64_t)2 << 39 | (uint64_t)1 << 33 | (uint64_t)1 << 32 | 5;
     assert_int_equal(afdep_cuda_look_route(c), AFDEP_ERR_ROUTE);
-    assert_string_equal(afdep_last_error(), "source_dispatch of exchange 10: token 2, slot 1: expert 5 is repeated; taken as -1");
+    assert_string_equal(afdep_last_error(),
+                        "source_dispatch of exchange 10: token 2, slot 1: expert 5 is repeated; taken as -1");
 }
 
 int main(void)

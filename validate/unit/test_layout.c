@@ -316,7 +316,9 @@ static void test_ranks(void **state)
 static void test_shared_domains(void **state)
 {
     (void)state;
-    static const int topologies[][3] = { { 2, 6, 4 }, { 6, 18, 4 }, { 4, 2, 3 }, { 2, 2, 2 }, { 6, 2, 4 }, { 0, 8, 4 } };
+    static const int topologies[][3] = {
+        { 2, 6, 4 }, { 6, 18, 4 }, { 4, 2, 3 }, { 2, 2, 2 }, { 6, 2, 4 }, { 0, 8, 4 }
+    };
     for (size_t t = 0; t < sizeof(topologies) / sizeof(topologies[0]); t++) {
         const int *topology = topologies[t];
         afdep_shape_t s = shape_of(topology[0], topology[1], topology[2], 2, 8, 1);
