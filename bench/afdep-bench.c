@@ -2,7 +2,8 @@
 /*
  * afdep-bench: the round trip of an exchange, measured and checked, for each token count of a scenario. The parts:
  * bench_plan (command line), bench_rank (tensors), bench_path (the library or a baseline), bench_measure (the timed
- * loop), bench_overlap (micro-batches), bench_check (checked exchanges), bench_print and bench_record (what comes of it).
+ * loop), bench_overlap (micro-batches), bench_check (checked exchanges), bench_print and bench_record (what comes of
+ * it).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -206,7 +207,8 @@ static int run(afdep_bench_plan_t *plan, int argc, char **argv)
     else if (asked < 0)
         refuse(rank, why);
     else
-        status = afdep_world_run(plan->ranks, plan->common.timeout_ms, plan->api ? afdep_bench_ll_rank : run_rank, plan);
+        status =
+            afdep_world_run(plan->ranks, plan->common.timeout_ms, plan->api ? afdep_bench_ll_rank : run_rank, plan);
     afdep_bench_plan_free(plan);
     afdep_world_end();
     return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * afdep-info: what this build has (version, native tree, backends, fabrics, settings) and what this machine has
- * (processors, memory, GPUs, NICs, MPI, NCCL), for people and, with --json, for machines; and, with --preflight, whether
- * this host can do its part of a cluster run. Runs as one process.
+ * (processors, memory, GPUs, NICs, MPI, NCCL), for people and, with --json, for machines; and, with --preflight,
+ * whether this host can do its part of a cluster run. Runs as one process.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"

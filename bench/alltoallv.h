@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Baselines that move packed rows: by MPI collectives (alltoallv.c), by NCCL's sends and receives (nccl_p2p.c). Sizes and
- * state of both, and their local work (alltoallv_rows.c: packing, expert layout and sums).
+ * Baselines that move packed rows: by MPI collectives (alltoallv.c), by NCCL's sends and receives (nccl_p2p.c). Sizes
+ * and state of both, and their local work (alltoallv_rows.c: packing, expert layout and sums).
  */
 #ifndef AFDEP_BENCH_ALLTOALLV_H
 #define AFDEP_BENCH_ALLTOALLV_H

@@ -22,7 +22,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* ---- Sizes and memory --------------------------------------------------------------------------------------------- */
+/* ---- Sizes and memory ---------------------------------------------------------------------------------------- */
 
 static void shape_row(afdep_a2a_t *a)
 {
@@ -66,7 +66,8 @@ size_t afdep_a2a_wire_rows(const afdep_a2a_t *a, int ffn, int bucket)
 
 uint64_t afdep_a2a_bytes(const afdep_a2a_t *a, int ffn, int bucket)
 {
-    return afdep_a2a_wire_rows(a, ffn, bucket) * (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
+    return afdep_a2a_wire_rows(a, ffn, bucket) *
+               (a->row.bytes + a->row.reply + sizeof(int) * (size_t)(1 + a->most_here)) +
            (size_t)a->ranks * 4 * sizeof(int);
 }
 
@@ -155,7 +156,7 @@ void afdep_a2a_free(afdep_a2a_t *a)
     free(a->send_counts);
 }
 
-/* ---- Attention: dispatch ------------------------------------------------------------------------------------------ */
+/* ---- Attention: dispatch ------------------------------------------------------------------------------------- */
 
 /* The FFN ranks that own the token's experts, ascending, into `owners`; returns how many. */
 static int find_owners(const afdep_a2a_t *a, const int32_t *ids, int *owners)
@@ -224,7 +225,7 @@ void afdep_a2a_pack(afdep_a2a_t *a, const afdep_dispatch_t *dispatch)
     }
 }
 
-/* ---- FFN: expert layout -------------------------------------------------------------------------------------------- */
+/* ---- FFN: expert layout -------------------------------------------------------------------------------------- */
 
 static int64_t align_rows(int64_t value, int alignment)
 {
@@ -326,7 +327,7 @@ afdep_status_t afdep_a2a_lay_out(afdep_a2a_t *a, afdep_receive_t *receive)
     return AFDEP_OK;
 }
 
-/* ---- Sums ----------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------------- */
 
 void afdep_a2a_sum_replies(afdep_a2a_t *a, const uint16_t *rows)
 {

@@ -30,7 +30,8 @@ typedef struct afdep_align afdep_align_t;
 afdep_align_area_t *afdep_align_area_create(int ranks);
 
 /*
- * Collective. `area` is where ranks that are threads of this process meet; processes make their own. NULL: it failed, one line in `why`.
+ * Collective. `area` is where ranks that are threads of this process meet; processes make their own. NULL: it failed,
+ * one line in `why`.
  */
 afdep_align_t *afdep_align_open(afdep_world_t *world, afdep_align_area_t *area, char *why, size_t why_size);
 

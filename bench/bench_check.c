@@ -44,7 +44,8 @@ static void punch_holes(const afdep_source_tokens_t *sent, int top_k, int exchan
     for (int t = 0; t < sent->tokens; t++) {
         int none = (t + sent->source) % 8 == 5;
         for (int k = 0; k < top_k; k++) {
-            uint64_t key = ((uint64_t)exchange << 48) ^ ((uint64_t)sent->source << 32) ^ ((uint64_t)t << 8) ^ (uint64_t)k;
+            uint64_t key =
+                ((uint64_t)exchange << 48) ^ ((uint64_t)sent->source << 32) ^ ((uint64_t)t << 8) ^ (uint64_t)k;
             if (none || mix(key + 0x9E3779B97F4A7C15u) % 4 == 0)
                 sent->ids[(size_t)t * (size_t)top_k + (size_t)k] = -1;
         }
@@ -214,7 +215,7 @@ static void run_experts(afdep_bench_rank_t *rank)
     }
 }
 
-/* `aligned`: it follows another one without a barrier. A symmetric rank dispatches and collects in the same exchange. */
+/* `aligned`: it follows another one without a barrier. A symmetric rank dispatches and collects in one exchange. */
 static void worker_exchange(checked_t *c, int exchange, int aligned, int view)
 {
     afdep_bench_rank_t *rank = c->rank;

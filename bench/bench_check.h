@@ -8,10 +8,10 @@
 #include "bench/bench_rank.h"
 
 /*
- * Collective. Runs `exchanges` checked exchanges of `tokens`, numbered from `first`; those with an odd number mix choices
- * of -1 in, some tokens with nothing else, and read the host counts. With `view`, collect is asked for views. With
- * `dump`, the first exchange is written there. Returns this rank's number of wrong values, the first of them described
- * on standard error.
+ * Collective. Runs `exchanges` checked exchanges of `tokens`, numbered from `first`; those with an odd number mix
+ * choices of -1 in, some tokens with nothing else, and read the host counts. With `view`, collect is asked for views.
+ * With `dump`, the first exchange is written there. Returns this rank's number of wrong values, the first of them
+ * described on standard error.
  */
 int64_t afdep_bench_check(afdep_bench_rank_t *rank, int tokens, int first, int exchanges, int view, const char *dump);
 

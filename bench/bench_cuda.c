@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The measured path that is libafdep on GPUs: checked exchanges staged through host tensors, timed ones on the device. */
+/* The measured path that is libafdep on GPUs: checked exchanges staged through the host, timed ones on the device. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

@@ -161,7 +161,8 @@ static void record(batches_t *b)
                                           .count = b->count,
                                           .ping_pong = way == PING_PONG,
                                           .expert_us = way == COMMUNICATION ? 0 : rank->plan->expert_us };
-        afdep_bench_must(rank, rank->ops->record_batches(rank->second, rank->path, (int)way, &batches), "micro-batches");
+        afdep_bench_must(rank, rank->ops->record_batches(rank->second, rank->path, (int)way, &batches),
+                         "micro-batches");
     }
 }
 

@@ -32,7 +32,7 @@ typedef struct afdep_bench_path_ops {
     const char *name;
     /* Memory for exchanges of `bucket` tokens. Local. */
     afdep_status_t (*memory)(const afdep_bench_plan_t *plan, int bucket, afdep_memory_t *memory);
-    /* Collective; as afdep_buffer_open() with `fabric` (NULL: its default). `bucket` is the largest that will be used. */
+    /* Collective; as afdep_buffer_open() with `fabric` (NULL: its default). `bucket` is the largest to be used. */
     afdep_status_t (*open)(afdep_world_t *world, const afdep_bench_plan_t *plan, const char *fabric, int bucket,
                            afdep_bench_path_t **path);
     void (*info)(afdep_bench_path_t *path, afdep_bench_path_info_t *info);
@@ -40,13 +40,13 @@ typedef struct afdep_bench_path_ops {
     afdep_status_t (*receive)(afdep_bench_path_t *path, afdep_receive_t *receive);
     afdep_status_t (*reply)(afdep_bench_path_t *path, const afdep_reply_t *reply);
     afdep_status_t (*collect)(afdep_bench_path_t *path, afdep_collect_t *collect);
-    /* Paths whose timed exchanges run on a device: prepare to run the last exchange's tensors again (a recording where the
-       path makes one; returns the exchanges of one run), and run them `times` times: microseconds per exchange. NULL: the
-       calls above are timed one by one. */
+    /* Paths whose timed exchanges run on a device: prepare to run the last exchange's tensors again (a recording where
+       the path makes one; returns the exchanges of one run), and run them `times` times: microseconds per exchange.
+       NULL: the calls above are timed one by one. */
     int (*record)(afdep_bench_path_t *path, int view, afdep_status_t *status);
     afdep_status_t (*replay)(afdep_bench_path_t *path, int times, double *us);
-    /* Micro-batches on a device: the second of two paths prepares way `way` (0 to 2) of running them, of the last exchanges'
-       tensors on both, and keeps it; runs them all: microseconds each. NULL where `replay` is. */
+    /* Micro-batches on a device: the second of two paths prepares way `way` (0 to 2) of running them, of the last
+       exchanges' tensors on both, and keeps it; runs them all: microseconds each. NULL where `replay` is. */
     afdep_status_t (*record_batches)(afdep_bench_path_t *second, afdep_bench_path_t *first, int way,
                                      const afdep_bench_batches_t *batches);
     afdep_status_t (*replay_batches)(afdep_bench_path_t *second, int way, double *us);

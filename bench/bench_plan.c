@@ -39,7 +39,8 @@ static const char *const topology_names[] = { "ffn-ranks", "attention-ranks", "r
 
 #define INT_OPTION(option, field, low, help)                                                                          \
     { option, AFDEP_OPTION_INT, &w->field, low, INT_MOST, 0, "N", help, &w->field##_given }
-#define TOGGLE_OPTION(option, i, help) { option, AFDEP_OPTION_ON_OFF, &w->toggles[i], 0, 0, 0, 0, help, &w->toggles_given[i] }
+#define TOGGLE_OPTION(option, i, help)                                                                                 \
+    { option, AFDEP_OPTION_ON_OFF, &w->toggles[i], 0, 0, 0, 0, help, &w->toggles_given[i] }
 #define TOPOLOGY_OPTION(i, value, help)                                                                               \
     { topology_names[i], AFDEP_OPTION_INT, &w->topology[i], i ? 1 : 0, INT_MOST, 0, value, help, &w->topology_given[i] }
 
@@ -48,17 +49,18 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
 {
     const afdep_option_t options[] = {
         { "scenario", AFDEP_OPTION_STRING, &w->scenario_file, 0, 0, 0, "FILE", "what is exchanged, between whom", 0 },
-        TOPOLOGY_OPTION(0, "F", "in place of a scenario: FFN ranks; 0: symmetric, every rank has tokens and owns experts"),
+        TOPOLOGY_OPTION(0, "F",
+                        "in place of a scenario: FFN ranks; 0: symmetric, every rank has tokens and owns experts"),
         TOPOLOGY_OPTION(1, "A", "in place of a scenario: Attention ranks (symmetric: all ranks)"),
         TOPOLOGY_OPTION(2, "D", "in place of a scenario: ranks of a domain (default: all, one domain)"),
         { "protocol", AFDEP_OPTION_CHOICE, &plan->protocol, 0, 0, AFDEP_BENCH_PROTOCOLS, 0,
-          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; m2n (every rank "
-          "takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) are "
-          "baselines",
+          "what is run (default: sparse, or as the AFDEP_ environment says); dense has every toggle off; m2n (every "
+          "rank takes part in everything, with an entry barrier), alltoallv (host, under mpirun) and nccl-p2p (CUDA) "
+          "are baselines",
           &w->protocol_given },
         { "api", AFDEP_OPTION_CHOICE, &plan->api, 0, 0, "role|low-latency", 0,
-          "what is measured: dispatch, receive, reply, collect between roles, or the symmetric dispatch and combine, each "
-          "apart and together, over all ranks of the scenario (default role)", 0 },
+          "what is measured: dispatch, receive, reply, collect between roles, or the symmetric dispatch and combine, "
+          "each apart and together, over all ranks of the scenario (default role)", 0 },
         { "format", AFDEP_OPTION_CHOICE, &w->ll_format, 0, 0,
           "bf16|int8|fp8-token|mxfp8|mxfp4|fp8-block|fp8-block-ue8m0", 0,
           "low-latency: of dispatched rows (default bf16)", &w->ll_format_given },
@@ -96,7 +98,8 @@ static int parse_words(afdep_bench_plan_t *plan, bench_words_t *w, int print, ch
         { "in-flight", AFDEP_OPTION_INT, &plan->in_flight, 1, AFDEP_BENCH_IN_FLIGHT_MAX, 0, "N",
           "dispatches outstanding at once; times are per exchange of a pipelined N (default 1)", 0 },
         { "microbatches", AFDEP_OPTION_INT, &plan->microbatches, 2, 10000, 0, "N",
-          "also time N micro-batches one after another over one buffer, and as ping-pong over two, with --expert-us", 0 },
+          "also time N micro-batches one after another over one buffer, and as ping-pong over two, with "
+          "--expert-us", 0 },
         { "expert-us", AFDEP_OPTION_INT, &plan->expert_us, 1, INT_MOST, 0, "X",
           "microseconds that an FFN rank's experts take for a micro-batch, beside its communication", 0 },
         { "pin", AFDEP_OPTION_ON_OFF, &plan->pin, 0, 0, 0, 0,
@@ -154,7 +157,8 @@ static int refuse_unbuilt(const afdep_bench_plan_t *plan, const bench_words_t *w
     if (w->fault && plan->common.backend == 1)
         return afdep_why(why, why_size, "--fault: %s: faults on the CUDA backend are not built yet", w->fault);
     if ((plan->microbatches > 0) != (plan->expert_us > 0))
-        return afdep_why(why, why_size, "--%s: is needed with --%s", plan->microbatches > 0 ? "expert-us" : "microbatches",
+        return afdep_why(why, why_size, "--%s: is needed with --%s",
+                         plan->microbatches > 0 ? "expert-us" : "microbatches",
                          plan->microbatches > 0 ? "microbatches" : "expert-us");
     if (plan->microbatches > 0 &&
         plan->protocol != AFDEP_BENCH_SPARSE && plan->protocol != AFDEP_BENCH_DENSE)
@@ -314,8 +318,8 @@ static int check_symmetric(const afdep_bench_plan_t *plan, char *why, size_t why
     if (!m2n && s->ffn_ranks > 0)
         return 0;
     if (m2n && afdep_scenario_shares_domains(s))
-        return afdep_why(why, why_size, "--protocol: m2n: %s has domains of both roles, and a symmetric buffer other domains "
-                         "than those", s->name);
+        return afdep_why(why, why_size, "--protocol: m2n: %s has domains of both roles, and a symmetric buffer other "
+                         "domains than those", s->name);
     if (plan->protocol == AFDEP_BENCH_ALLTOALLV)
         return afdep_why(why, why_size, "--protocol: alltoallv: ffn_ranks is 0, and the baseline has roles");
     if (plan->common.backend)
@@ -371,7 +375,8 @@ static void make_config(afdep_bench_plan_t *plan, const bench_words_t *w)
 static int load_nic(afdep_bench_plan_t *plan, const bench_words_t *w, char *why, size_t why_size)
 {
     if (!w->nic && afdep_emulation_set())
-        return afdep_why(why, why_size, "%s: is set: give the model as a file, with --emulate-nic", afdep_emulation_set());
+        return afdep_why(why, why_size, "%s: is set: give the model as a file, with --emulate-nic",
+                         afdep_emulation_set());
     if (w->nic && plan->common.backend != 1)
         return afdep_why(why, why_size, "--emulate-nic: %s: only --backend cuda has a modelled NIC", w->nic);
     if (w->nic)

@@ -184,7 +184,8 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
     printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
     printf("# sample: the longest dispatch to collect of any Attention rank; skew: median spread of all ranks' starts\n"
            "# bytes, signals: of the busiest %s, in at dispatch and out at combine; GB/s: bytes / median\n"
-           "# copy: bytes put by all ranks / median, as a share of memcpy; memory: of an FFN rank at this token count\n",
+           "# copy: bytes put by all ranks / median, as a share of memcpy; "
+           "memory: of an FFN rank at this token count\n",
            afdep_bench_counts_all_ranks(plan) ? "rank, its own messages to itself left out" : "FFN rank");
     print_columns();
     fflush(stdout);
@@ -235,8 +236,8 @@ void afdep_bench_print_cell(const afdep_bench_cell_t *cell, double memcpy_gbs)
 void afdep_bench_print_overlap(const afdep_bench_plan_t *plan, const afdep_bench_cell_t *cell)
 {
     const afdep_bench_overlap_t *o = &cell->overlap;
-    printf("# %d tokens, us per micro-batch of %d: communication %.2f, experts %d, one after another %.2f, ping-pong over two "
-           "buffers %.2f, which hides %.0f%% of the shorter\n",
+    printf("# %d tokens, us per micro-batch of %d: communication %.2f, experts %d, one after another %.2f, ping-pong "
+           "over two buffers %.2f, which hides %.0f%% of the shorter\n",
            cell->tokens, plan->microbatches, o->communication_us, plan->expert_us, o->serial_us, o->ping_pong_us,
            o->hidden_pct);
     fflush(stdout);

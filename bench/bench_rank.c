@@ -140,7 +140,7 @@ static int refused(afdep_bench_rank_t *rank, afdep_status_t status)
     return mistake ? 2 : 1;
 }
 
-/* As the help says: shared memory where all ranks share a host, MPI across hosts; the environment's word before that. */
+/* As the help says: shared memory where all ranks share a host, MPI across hosts; before that, the environment. */
 static const char *choose_fabric(const afdep_bench_rank_t *rank)
 {
     const char *environment = getenv("AFDEP_FABRIC");
@@ -173,7 +173,8 @@ int afdep_bench_rank_open(afdep_bench_rank_t *rank, const afdep_bench_plan_t *pl
         return refused(rank, status);
     }
     rank->ops->info(rank->path, &rank->info);
-    if ((rank->worker && allocate_worker(rank, bucket) != 0) || (rank->source >= 0 && allocate_source(rank, bucket) != 0))
+    if ((rank->worker && allocate_worker(rank, bucket) != 0) ||
+        (rank->source >= 0 && allocate_source(rank, bucket) != 0))
         afdep_bench_fatal(rank, "open", "no memory for the tensors of the largest token count");
     return 0;
 }

@@ -79,7 +79,8 @@ int afdep_bench_ll_check(const afdep_bench_plan_t *plan, char *why, size_t why_s
         status = afdep_ll_resolve_format(config.profile, &request, &format);
     /* A profile takes fewer tokens than its buffers may be sized for, which opening one does not say. */
     for (int i = 0; status == AFDEP_OK && i < plan->scenario.token_counts; i++)
-        status = afdep_ll_check_tokens(config.profile, plan->scenario.tokens[i], config.num_max_dispatch_tokens_per_rank);
+        status =
+            afdep_ll_check_tokens(config.profile, plan->scenario.tokens[i], config.num_max_dispatch_tokens_per_rank);
     if (status == AFDEP_OK && memory.required <= memory.available)
         return 0;
     if (status == AFDEP_OK)

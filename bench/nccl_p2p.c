@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The baseline `--protocol nccl-p2p`: the same rows there and back by grouped ncclSend and ncclRecv. Timed exchanges move
- * the bytes alone, as the last exchange had them: counts known beforehand, rows packed, nothing laid out or summed. In
- * checked exchanges the host does that work, so that what is moved is proved to be what the exchange needs.
+ * The baseline `--protocol nccl-p2p`: the same rows there and back by grouped ncclSend and ncclRecv. Timed exchanges
+ * move the bytes alone, as the last exchange had them: counts known beforehand, rows packed, nothing laid out or
+ * summed. In checked exchanges the host does that work, so that what is moved is proved to be what the exchange needs.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -48,7 +48,7 @@ static afdep_status_t check(nccl_p2p_t *b, ncclResult_t result, const char *what
     return afdep_nccl_check(b->api, result, AFDEP_ERR_TRANSPORT, what);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- Opening and closing ------------------------------------------------------------------------------------- */
 
 static void release(nccl_p2p_t *b)
 {
@@ -93,7 +93,8 @@ static afdep_status_t make(nccl_p2p_t *b, const afdep_bench_plan_t *plan, int ra
     if (afdep_gpu_failed(cudaGetDevice(&b->device), "the rank's GPU"))
         return AFDEP_ERR_SYSTEM;
     if (afdep_gpu_take_stream(&b->stream) != 0 ||
-        afdep_gpu_failed(cudaMalloc((void **)&b->counts, (size_t)plan->ranks * sizeof(int)), "no device memory for counts"))
+        afdep_gpu_failed(cudaMalloc((void **)&b->counts, (size_t)plan->ranks * sizeof(int)),
+                         "no device memory for counts"))
         return AFDEP_ERR_MEMORY;
     status = check(b, b->api->mem_alloc((void **)&b->wire, b->wire_bytes), "ncclMemAlloc of the rows");
     if (status == AFDEP_OK)
@@ -107,11 +108,13 @@ static afdep_status_t connect_ranks(void *context)
 {
     nccl_p2p_t *b = context;
     (void)cudaSetDevice(b->device);
-    afdep_status_t status = check(b, b->api->comm_init_rank(&b->comm, b->a.ranks, b->id, b->a.rank), "ncclCommInitRank");
+    afdep_status_t status =
+        check(b, b->api->comm_init_rank(&b->comm, b->a.ranks, b->id, b->a.rank), "ncclCommInitRank");
     if (status == AFDEP_OK)
         status = check(b, b->api->comm_register(b->comm, b->wire, b->wire_bytes, &b->handles[0]), "ncclCommRegister");
     if (status == AFDEP_OK)
-        status = check(b, b->api->comm_register(b->comm, b->replies, b->reply_bytes, &b->handles[1]), "ncclCommRegister");
+        status =
+            check(b, b->api->comm_register(b->comm, b->replies, b->reply_bytes, &b->handles[1]), "ncclCommRegister");
     return status;
 }
 
@@ -179,10 +182,11 @@ static afdep_status_t p2p_close(afdep_bench_path_t *path)
     return AFDEP_OK;
 }
 
-/* ---- Moving ------------------------------------------------------------------------------------------------------- */
+/* ---- Moving -------------------------------------------------------------------------------------------------- */
 
 /* One group of sends or receives, `each` bytes to a count, between this rank and those of the other role. */
-static afdep_status_t move(nccl_p2p_t *b, int sends, unsigned char *at, const int *first, const int *counts, size_t each)
+static afdep_status_t move(nccl_p2p_t *b, int sends, unsigned char *at, const int *first, const int *counts,
+                           size_t each)
 {
     const afdep_a2a_t *a = &b->a;
     int begin = b->ffn ? a->ffn_ranks : 0, end = b->ffn ? a->ranks : a->ffn_ranks;
@@ -245,7 +249,7 @@ static afdep_status_t move_counts(nccl_p2p_t *b)
     return status;
 }
 
-/* ---- Exchanges of host tensors ------------------------------------------------------------------------------------ */
+/* ---- Exchanges of host tensors ------------------------------------------------------------------------------- */
 
 static afdep_status_t p2p_dispatch(afdep_bench_path_t *path, const afdep_dispatch_t *dispatch)
 {
@@ -273,7 +277,8 @@ static afdep_status_t p2p_receive(afdep_bench_path_t *path, afdep_receive_t *rec
     a->rows = afdep_a2a_prefix(a->recv_at, a->recv_counts, a->ranks);
     if (status == AFDEP_OK)
         status = move_rows(b);
-    if (status == AFDEP_OK && (copy(b, a->wire, b->wire, (size_t)a->rows * a->row.bytes) || afdep_gpu_finish(b->stream)))
+    if (status == AFDEP_OK &&
+        (copy(b, a->wire, b->wire, (size_t)a->rows * a->row.bytes) || afdep_gpu_finish(b->stream)))
         status = AFDEP_ERR_SYSTEM;
     if (status != AFDEP_OK)
         return status;
@@ -300,7 +305,8 @@ static afdep_status_t p2p_collect(afdep_bench_path_t *path, afdep_collect_t *col
     afdep_gpu_begin_call();
     int last = a->ffn_ranks - 1, rows = a->send_at[last] + a->send_counts[last];
     afdep_status_t status = move_replies(b);
-    if (status == AFDEP_OK && (copy(b, a->replies, b->replies, (size_t)rows * a->row.reply) || afdep_gpu_finish(b->stream)))
+    if (status == AFDEP_OK &&
+        (copy(b, a->replies, b->replies, (size_t)rows * a->row.reply) || afdep_gpu_finish(b->stream)))
         status = AFDEP_ERR_SYSTEM;
     if (status != AFDEP_OK)
         return status;
@@ -311,7 +317,7 @@ static afdep_status_t p2p_collect(afdep_bench_path_t *path, afdep_collect_t *col
     return AFDEP_OK;
 }
 
-/* ---- Against the clock -------------------------------------------------------------------------------------------- */
+/* ---- Against the clock --------------------------------------------------------------------------------------- */
 
 static afdep_status_t enqueue(void *context)
 {
@@ -345,7 +351,8 @@ static afdep_status_t p2p_replay(afdep_bench_path_t *path, int times, double *us
     afdep_status_t status = afdep_gpu_time(b->stream, b->graph, enqueue, b, times, us);
     *us /= (double)times * PAIRS;
     for (int i = 0; i < times * PAIRS; i++)
-        afdep_a2a_count_sent(a, b->sent, b->ffn ? a->recv_counts : a->send_counts, b->ffn ? a->row.reply : a->row.bytes);
+        afdep_a2a_count_sent(a, b->sent, b->ffn ? a->recv_counts : a->send_counts,
+                             b->ffn ? a->row.reply : a->row.bytes);
     return status;
 }
 

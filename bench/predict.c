@@ -308,8 +308,8 @@ static int run(afdep_predictor_t *p)
     while (!p->queue.failed && afdep_queue_take(&p->queue, &event)) {
         if (event.at >= AFDEP_CLOCK_ENDS)
             return afdep_why(p->why, p->why_size,
-                             "cost model %s: %d exchanges of %d tokens take more than 26 days of virtual time, where the "
-                             "predictor's clock ends",
+                             "cost model %s: %d exchanges of %d tokens take more than 26 days of virtual time, where "
+                             "the predictor's clock ends",
                              p->predict->cost->name, p->exchanges, p->predict->tokens);
         p->now = event.at;
         p->events++;

@@ -174,7 +174,7 @@ static int override_scenario(afdep_predict_plan_t *plan, const words_t *w, char 
 
 /* ---- The plan ------------------------------------------------------------------------------------------------ */
 
-/* A mode whose file says what is exchanged has no use for what would change a scenario; a plan still chooses the arm. */
+/* A mode whose file says what is exchanged has no use for what changes a scenario; a plan still chooses the arm. */
 static int refuse_unused(const afdep_predict_plan_t *plan, const words_t *w, const char *mode, char *why,
                          size_t why_size)
 {

@@ -131,8 +131,9 @@ static int read_arm(const char *file, const cJSON *times, const afdep_published_
     int i = 0;
     const cJSON *time;
     if (!is_name(times->string, sizeof(arm->name)))
-        return afdep_why(why, why_size, "%s: screen %s, arms: \"%.64s\" is not a name of 1 to %zu letters without spaces",
-                         file, screen->id, times->string, sizeof(arm->name) - 1);
+        return afdep_why(why, why_size,
+                         "%s: screen %s, arms: \"%.64s\" is not a name of 1 to %zu letters without spaces", file,
+                         screen->id, times->string, sizeof(arm->name) - 1);
     snprintf(arm->name, sizeof(arm->name), "%s", times->string);
     if (!cJSON_IsArray(times) || cJSON_GetArraySize(times) != screen->scenario.token_counts)
         return afdep_why(why, why_size, "%s: screen %s, arm %s: is not a list of %d times", file, screen->id, arm->name,
@@ -233,8 +234,8 @@ static int is_on(const cJSON *object, const char *name)
     return cJSON_IsTrue(field_of(object, name));
 }
 
-/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a toggle
-   that is no boolean is not one that was off. */
+/* 1 where the arm's protocol has a model, 0 where not, -1 with a line where the record does not say what was run: a
+   toggle that is no boolean is not one that was off. */
 static int is_modelled(const char *name, const cJSON *arm, char *why, size_t why_size)
 {
     static const char *const said[] = { "stagger", "sparse_dispatch", "sparse_combine", "graph" };

@@ -3,9 +3,9 @@
  * Negative controls: the library's sources compiled with AFDEP_PLANT, a known wrong variant switched on, and schedules
  * explored until it is caught. Never installed; afdep-validate --suite negative runs it.
  *
- * afdep-validate-planted VARIANT SCHEDULES SEED prints what caught the variant and after how many schedules, exit 0; exit 1
- * when none did; exit 3 for a variant it does not know. VARIANT@shm runs thread ranks over real shared memory instead, with
- * faults that widen the window; SCHEDULES is then the number of exchanges.
+ * afdep-validate-planted VARIANT SCHEDULES SEED prints what caught the variant and after how many schedules, exit 0;
+ * exit 1 when none did; exit 3 for a variant it does not know. VARIANT@shm runs thread ranks over real shared memory
+ * instead, with faults that widen the window; SCHEDULES is then the number of exchanges.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static const struct {
     afdep_ll_explore_case_t explore;
 } ll_controls[] = {
     { "ll_nothing", AFDEP_PLANT_NOTHING, { .ranks = 3, .exchanges = 5, .overlap = 1 } },
-    /* Only overlapping exchanges need it: in turn, the next dispatch joins the silent rank before its plane is used again. */
+    /* Only overlapping exchanges need it: in turn, the next dispatch joins the silent rank before it uses its plane. */
     { "ll_silent_ranks_not_awaited", AFDEP_PLANT_SILENT_NOT_AWAITED, { .ranks = 3, .exchanges = 6, .overlap = 1 } },
     { "ll_two_in_flight_on_one_plane", AFDEP_PLANT_ONE_PLANE, { .ranks = 3, .exchanges = 4, .overlap = 1 } },
     { "ll_word_before_its_header", AFDEP_PLANT_NOTHING, { .ranks = 3, .exchanges = 3, .unordered = 1 } },
@@ -188,9 +188,9 @@ static const char *shm_rank(const afdep_group_t *group, void *context)
 
 static int run_on_shm(const control_t *c, long exchanges, uint64_t seed)
 {
-    /* Every other of channel 5's tails is held over a round of FFN rank 0, which then sleeps, before it looks at that channel
-       again, long enough for every source to be given a processor and to go as far as the protocol lets it, however busy
-       the machine is. Who may overwrite too early does; no luck with the scheduler is needed. */
+    /* Every other of channel 5's tails is held over a round of FFN rank 0, which then sleeps, before it looks at that
+       channel again, long enough for every source to be given a processor and to go as far as the protocol lets it,
+       however busy the machine is. Who may overwrite too early does; no luck with the scheduler is needed. */
     afdep_fault_t rules[] = { AFDEP_FAULT_INIT(AFDEP_FAULT_SLOW_ACTOR), AFDEP_FAULT_INIT(AFDEP_FAULT_DELAY) };
     shm_run_t run = { .scenario = scenario_of(c), .exchanges = exchanges, .seed = seed, .faults = { rules, 2, seed } };
     rules[0].rank = 0;

@@ -34,7 +34,8 @@ static const char *const suite_names[] = { "quick", "full", "faults", "negative"
 static const afdep_case_t *const suites[][AFDEP_SUITES] = {
     { afdep_cases_quick, afdep_cases_full, afdep_cases_faults, afdep_cases_negative, afdep_cases_explore,
       afdep_cases_graph },
-    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_faults, afdep_cases_ll_negative, afdep_cases_ll_explore },
+    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_faults, afdep_cases_ll_negative,
+      afdep_cases_ll_explore },
 };
 #ifdef AFDEP_HAVE_CUDA
 static const afdep_case_t *const device_suites[AFDEP_SUITES] = { afdep_cases_quick, afdep_cases_device_full,
@@ -155,8 +156,8 @@ static void begin_report(report_t *report, const plan_t *plan, const afdep_world
     printf("# afdep-validate %s, native tree %s%s\n", afdep_version(), afdep_native_tree(),
            afdep_native_tree_dirty() ? " (dirty)" : "");
     printf("# scenario %s: %d ranks as %s, suite %s%s, fabric %s, seed %llu\n", plan->scenario.name, world->size,
-           world->threads ? "threads" : "processes", suite_names[plan->suite], plan->api ? " of the low-latency API" : "",
-           fabric_of(plan), (unsigned long long)plan->scenario.seed);
+           world->threads ? "threads" : "processes", suite_names[plan->suite],
+           plan->api ? " of the low-latency API" : "", fabric_of(plan), (unsigned long long)plan->scenario.seed);
     fflush(stdout);
 }
 
@@ -365,8 +366,8 @@ static int check_backend(const plan_t *plan, char *why, size_t why_size)
     return 0;
 }
 
-/* A suite runs on the simulated network, on shm or mpi, or on the fabrics of the CUDA backend; whatever else was asked for
-   is refused. */
+/* A suite runs on the simulated network, on shm or mpi, or on the fabrics of the CUDA backend; whatever else was asked
+   for is refused. */
 static int check_fabric(const plan_t *plan, int size, char *why, size_t why_size)
 {
     const char *asked = plan->common.fabric;

@@ -386,8 +386,8 @@ static int start_rank(child_world_t *w, const afdep_kill_t *k, int r, int replac
     snprintf(per_domain, sizeof(per_domain), "%d", k->per_domain);
     snprintf(stop, sizeof(stop), "%d", w->stop);
     snprintf(later, sizeof(later), "%d", w->later_port);
-    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token, w->backend,
-                                 w->fabric, stop, later, replaces ? "1" : "0", NULL };
+    const char *const argv[] = { "/proc/self/exe", CHILD_WORD, rank, port, ffn, attention, per_domain, w->token,
+                                 w->backend, w->fabric, stop, later, replaces ? "1" : "0", NULL };
     w->pids[r] = start(argv, &w->out[r]);
     return w->pids[r] < 0 ? -1 : 0;
 }

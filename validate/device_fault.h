@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One fault on the CUDA backend: what is done to a rank's segment or calls, and what must come of it: absorbed with exact
- * results, or a named error at every rank within the deadline; then a buffer that refuses, and a process that goes on with
- * a fresh one.
+ * One fault on the CUDA backend: what is done to a rank's segment or calls, and what must come of it: absorbed with
+ * exact results, or a named error at every rank within the deadline; then a buffer that refuses, and a process that
+ * goes on with a fresh one.
  */
 #ifndef AFDEP_VALIDATE_DEVICE_FAULT_H
 #define AFDEP_VALIDATE_DEVICE_FAULT_H

@@ -74,7 +74,8 @@ int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig)
     afdep_settings_t settings;
     tap->fabric = opened;
     tap->ffn = rig->v->world->rank < rig->scenario.ffn_ranks;
-    if (!tap->fabric || afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
+    if (!tap->fabric ||
+        afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
         return -1;
     tap->shape = settings.shape;
     tap->layout = settings.layout;

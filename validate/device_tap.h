@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults on the CUDA backend. A tap is a device fabric with nothing changed, that keeps the fabric of the buffer which this
- * thread opened: a rank can then change its own segment between a peer's stores and its own kernel, which to the kernel is
- * a store that was lost, late, doubled or garbled on the way.
+ * Faults on the CUDA backend. A tap is a device fabric with nothing changed, that keeps the fabric of the buffer which
+ * this thread opened: a rank can then change its own segment between a peer's stores and its own kernel, which to the
+ * kernel is a store that was lost, late, doubled or garbled on the way.
  */
 #ifndef AFDEP_VALIDATE_DEVICE_TAP_H
 #define AFDEP_VALIDATE_DEVICE_TAP_H

@@ -207,8 +207,8 @@ static int complete(afdep_rig_t *rig, const afdep_exchange_plan_t *plan, afdep_o
 }
 
 /*
- * An exchange without tokens, which is over for its sources at once, then one that they send without waiting. `early`: the
- * workers do not begin the first before the send-only dispatch has returned, which otherwise would wait for them.
+ * An exchange without tokens, which is over for its sources at once, then one that they send without waiting. `early`:
+ * the workers do not begin the first before the send-only dispatch has returned, which otherwise would wait for them.
  */
 static int send_only_round(afdep_rig_t *rig, int early, afdep_exchange_plan_t *plan, afdep_outcome_t *outcome)
 {

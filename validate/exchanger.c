@@ -43,7 +43,8 @@ static int init_source(afdep_exchanger_t *x)
     x->want = take(hidden * 2);
     x->scratch = take(afdep_oracle_scratch(s));
     x->transposed = take(capacity * hidden / 128 * sizeof(float));
-    return afdep_workload_alloc(&x->own, s, s->capacity) == 0 && x->out && x->want && x->scratch && x->transposed ? 0 : -1;
+    int made = afdep_workload_alloc(&x->own, s, s->capacity) == 0;
+    return made && x->out && x->want && x->scratch && x->transposed ? 0 : -1;
 }
 
 static int init_worker(afdep_exchanger_t *x, int64_t rows)
@@ -129,7 +130,8 @@ static void skip_choices(const afdep_exchanger_t *x, const afdep_exchange_plan_t
 }
 
 /* The routes of a source in an exchange; where they are another one's, with weights of its own. */
-static void make_routes(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_source_tokens_t *source, int a)
+static void make_routes(const afdep_exchanger_t *x, const afdep_exchange_plan_t *plan, afdep_source_tokens_t *source,
+                        int a)
 {
     const afdep_scenario_t *s = x->scenario;
     afdep_workload_routes(source, s, NULL, x->seed, plan->cached ? plan->routing : plan->number, a, plan->tokens[a]);

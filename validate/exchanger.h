@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's part of checked exchanges: poisoned outputs, replies that depend on what was received, every value compared
- * with the oracle. What a case varies stands in afdep_exchange_plan_t.
+ * One rank's part of checked exchanges: poisoned outputs, replies that depend on what was received, every value
+ * compared with the oracle. What a case varies stands in afdep_exchange_plan_t.
  */
 #ifndef AFDEP_VALIDATE_EXCHANGER_H
 #define AFDEP_VALIDATE_EXCHANGER_H
@@ -61,8 +61,8 @@ int afdep_exchanger_init_rank(afdep_exchanger_t *x, const afdep_scenario_t *scen
 void afdep_exchanger_free(afdep_exchanger_t *x);
 
 /*
- * The halves of an exchange at this rank, so that several may be in flight: dispatch or receive, then collect or reply; of a
- * symmetric rank both at once.
+ * The halves of an exchange at this rank, so that several may be in flight: dispatch or receive, then collect or reply;
+ * of a symmetric rank both at once.
  * Each returns the library's status, or AFDEP_ERR_PROTOCOL with `why` set when a value is wrong. Both halves take the
  * same plan; between them the plan's `number` and `tokens` must not change.
  */

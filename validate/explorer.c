@@ -233,8 +233,11 @@ static afdep_status_t move_rank(afdep_explorer_t *e, const afdep_mover_t *m, cha
     int channel = m->actor < r->host->actor_count ? r->host->actors[m->actor].channel : -1;
     afdep_status_t status = afdep_host_step(r->host, m->actor, &result);
     if (afdep_log_level() >= AFDEP_LOG_DEBUG)
-        afdep_log(AFDEP_LOG_DEBUG, "%6llu rank %d steps %s, channel %d: %s", (unsigned long long)e->steps, m->rank, duty,
-                  channel, status == AFDEP_AGAIN ? "waits" : status == AFDEP_DONE ? "call over" : "moved");
+        afdep_log(AFDEP_LOG_DEBUG, "%6llu rank %d steps %s, channel %d: %s", (unsigned long long)e->steps, m->rank,
+                  duty, channel,
+                  status == AFDEP_AGAIN  ? "waits"
+                  : status == AFDEP_DONE ? "call over"
+                                         : "moved");
     if (status == AFDEP_AGAIN)
         return AFDEP_OK;
     wake(r);

@@ -34,7 +34,8 @@ static region_t region_of(const afdep_explorer_t *e, const afdep_host_t *h, uint
         { READ_BY_RECEIVE, p->inbox, direct && h->worker ? capacity * (uint64_t)s->attention_ranks * f->stride : 0,
           f->stride, f->tag_offset },
         { READ_FROM_RAIL, p->inbox, h->forwarder ? slots * f->stride : 0, f->stride, f->tag_offset },
-        { READ_BY_RECEIVE, p->domain_inbox, inside && h->worker ? rail_tokens * f->stride : 0, f->stride, f->tag_offset },
+        { READ_BY_RECEIVE, p->domain_inbox, inside && h->worker ? rail_tokens * f->stride : 0, f->stride,
+          f->tag_offset },
         { READ_BY_END, p->partials, inside && h->forwarder ? rail_tokens * f->reply_stride : 0, f->reply_stride,
           f->reply_tag_offset },
         { READ_BY_END, p->combine_rows, h->source ? targets * capacity * f->reply_stride : 0, f->reply_stride,
@@ -52,8 +53,8 @@ static uint64_t finished_reading(const afdep_host_t *h, reader_t reader)
     return reader == READ_BY_END ? h->finished : reader == READ_FROM_RAIL ? h->read_rail : h->read_rows;
 }
 
-static afdep_status_t check_row(const afdep_explorer_t *e, const afdep_sim_message_t *m, uint64_t plane_start, char *why,
-                                size_t why_size)
+static afdep_status_t check_row(const afdep_explorer_t *e, const afdep_sim_message_t *m, uint64_t plane_start,
+                                char *why, size_t why_size)
 {
     const afdep_host_t *h = e->rank[m->target].host;
     region_t region = region_of(e, h, m->offset - plane_start);
@@ -68,7 +69,8 @@ static afdep_status_t check_row(const afdep_explorer_t *e, const afdep_sim_messa
     uint32_t done = (uint32_t)finished_reading(h, region.reader);
     if ((int32_t)(done - was->exchange) < 0) {
         snprintf(why, why_size,
-                 "rank %d overwrites the row of exchange %u, token %u, at rank %d, which is finished with exchange %u only",
+                 "rank %d overwrites the row of exchange %u, token %u, at rank %d, which is finished with exchange %u "
+                 "only",
                  m->sender, was->exchange, was->token, m->target, done);
         return AFDEP_ERR_PROTOCOL;
     }

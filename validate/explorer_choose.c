@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who moves next. All strategies keep to what a fabric promises; they differ in which unlikely orders they make likely. */
+/* Who moves next. All strategies keep to what a fabric promises; they make different unlikely orders likely. */
 #include "validate/explorer_internal.h"
 
 #include <string.h>

@@ -39,8 +39,8 @@ int afdep_gpu_failed(cudaError_t error, const char *what)
 
 void afdep_staged_begin(int threads)
 {
-    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though: six
-       processes that ask for 32 each do not get them under MPS. */
+    /* Streams of ranks that are threads must not share a queue. A GPU has few of them for all its processes, though:
+       six processes that ask for 32 each do not get them under MPS. */
     if (threads)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
@@ -55,7 +55,8 @@ void afdep_staged_use_device(int rank)
 
 int afdep_gpu_take_stream(cudaStream_t *stream)
 {
-    if (!rank_stream_users && afdep_gpu_failed(cudaStreamCreateWithFlags(&rank_stream, cudaStreamNonBlocking), "a stream"))
+    if (!rank_stream_users &&
+        afdep_gpu_failed(cudaStreamCreateWithFlags(&rank_stream, cudaStreamNonBlocking), "a stream"))
         return -1;
     rank_stream_users++;
     *stream = rank_stream;
@@ -83,7 +84,8 @@ afdep_status_t afdep_gpu_record(cudaStream_t stream, afdep_status_t (*enqueue)(v
     int broken = afdep_gpu_failed(cudaStreamEndCapture(stream, &graph), "recording");
     if (status == AFDEP_OK && !broken)
         broken = afdep_gpu_failed(cudaGraphInstantiate(recorded, graph, 0), "instantiating a recording") ||
-                 afdep_gpu_failed(cudaGraphUpload(*recorded, stream), "uploading a recording") || afdep_gpu_finish(stream);
+                 afdep_gpu_failed(cudaGraphUpload(*recorded, stream), "uploading a recording") ||
+                 afdep_gpu_finish(stream);
     if (graph)
         (void)cudaGraphDestroy(graph);
     return status == AFDEP_OK && broken ? AFDEP_ERR_SYSTEM : status;

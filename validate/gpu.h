@@ -20,8 +20,8 @@ void afdep_gpu_say(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* Nonzero, with a sentence, when it failed. */
 int afdep_gpu_failed(cudaError_t error, const char *what);
 
-/* One stream for all of a rank's tensors: streams beyond the number of hardware queues share one, and a copy behind another
-   stream's waiting kernel would wait too. Made when first taken, gone when given back as often. 0, or -1. */
+/* One stream for all of a rank's tensors: streams beyond the number of hardware queues share one, and a copy behind
+   another stream's waiting kernel would wait too. Made when first taken, gone when given back as often. 0, or -1. */
 int afdep_gpu_take_stream(cudaStream_t *stream);
 void afdep_gpu_give_stream(void);
 
@@ -32,7 +32,7 @@ int afdep_gpu_finish(cudaStream_t stream);
 afdep_status_t afdep_gpu_record(cudaStream_t stream, afdep_status_t (*enqueue)(void *context), void *context,
                                 cudaGraphExec_t *recorded);
 
-/* Runs a recording, or without one `enqueue`, `times` times, and waits; *us: the time of them all, by the stream's clock. */
+/* Runs a recording, or without one `enqueue`, `times` times, and waits; *us: the time of all, by the stream's clock. */
 afdep_status_t afdep_gpu_time(cudaStream_t stream, cudaGraphExec_t recorded, afdep_status_t (*enqueue)(void *context),
                               void *context, int times, double *us);
 

@@ -13,7 +13,8 @@
 
 /* One recorded exchange: its own tensors and the arguments fixed when it was recorded. */
 typedef struct pair {
-    afdep_scenario_t scenario; /* capacity: the pair's bucket, so that its tensors are exactly as large as they must be */
+    /* capacity: the pair's bucket, so that its tensors are exactly as large as they must be */
+    afdep_scenario_t scenario;
     afdep_exchanger_t x;
     afdep_exchange_plan_t plan;
     int *tokens;
@@ -29,7 +30,7 @@ static int bucket_of(int capacity, int pair)
     return cycle[pair % 6];
 }
 
-/* Shapes specialize the recording. A bucket that is larger than the others is one source's, and checked in a reasonable time. */
+/* Shapes specialize the recording. A bucket that is larger than the others is one source's, checked in good time. */
 static int tokens_of(int bucket, int pair, int a, int sources)
 {
     if (bucket > BUCKET)
@@ -128,7 +129,8 @@ void afdep_run_replays(const afdep_validation_t *v, const afdep_case_t *c, afdep
                                   .sparse_combine = toggle };
     int slow_forward = r->slow_forward && has_forward_warps(v);
     if (r->slow_forward == AFDEP_SLOW_FORWARD_ONLY && !slow_forward) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "only kernels across domains have forward warps; slow actors are in faults");
+        afdep_outcome_set(outcome, AFDEP_SKIPPED,
+                          "only kernels across domains have forward warps; slow actors are in faults");
         return;
     }
     pair_t *pairs = calloc((size_t)r->pairs, sizeof(*pairs));

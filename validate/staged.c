@@ -50,7 +50,8 @@ const char *afdep_staged_why(void)
 /* Both ways; on the rank's own stream, so that nothing waits for another rank's kernels. */
 static int copy(afdep_staged_t *s, void *to, const void *from, size_t bytes)
 {
-    return bytes && afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
+    return bytes &&
+           afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
 }
 
 static int set(afdep_staged_t *s, void *at, int byte, size_t bytes)
@@ -188,7 +189,8 @@ static afdep_status_t run_call(afdep_staged_t *s, afdep_buffer_t *buffer, int ha
 {
     if (!replays(s))
         return call(s, buffer);
-    return afdep_gpu_failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM : AFDEP_OK;
+    return afdep_gpu_failed(cudaGraphLaunch(s->calls[half], s->stream), "replaying a call") ? AFDEP_ERR_SYSTEM
+                                                                                            : AFDEP_OK;
 }
 
 static void use_twins(afdep_staged_t *s, afdep_receive_t *twin, const afdep_receive_t *r);
@@ -298,8 +300,8 @@ afdep_status_t afdep_staged_collect(afdep_staged_t *s, afdep_buffer_t *buffer, a
     c->result_stride = (int64_t)hidden;
     if (finish(s) ||
         (twin->tokens &&
-         afdep_gpu_failed(cudaMemcpy2DAsync(c->out, 2 * hidden, twin->result, (size_t)twin->result_stride * 2, 2 * hidden,
-                                            (size_t)twin->tokens, cudaMemcpyDefault, s->stream),
+         afdep_gpu_failed(cudaMemcpy2DAsync(c->out, 2 * hidden, twin->result, (size_t)twin->result_stride * 2,
+                                            2 * hidden, (size_t)twin->tokens, cudaMemcpyDefault, s->stream),
                           "copying what was collected")) ||
         finish(s))
         return AFDEP_ERR_SYSTEM;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explore: schedules of small scenarios over all toggles and topologies, every exchange compared, every step checked. */
+/* explore: schedules of small scenarios, all toggles and topologies, every exchange compared, every step checked. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 
 typedef struct explore {
     int ffn, attention, per_domain; /* attention 0: the scenario's topology; ffn 0: symmetric */
-    int toggles;                    /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier, FP8 combine */
+    int toggles; /* bits: stagger, sparse dispatch, sparse combine, mixed, entry barrier, FP8 combine */
     int in_flight, exchanges, most_tokens, apply_weights;
     uint64_t first_exchange;
     int share; /* of the schedules asked for, in percent */

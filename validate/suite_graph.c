@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * graph: recorded exchanges in every combination of capacity, rows, channels and protocol, replayed with new payloads and
- * choices. A plain case replays 840 exchanges; a delayed one fewer, with late dispatches and late replies, and slow forward
- * warps where there are any.
+ * graph: recorded exchanges in every combination of capacity, rows, channels and protocol, replayed with new payloads
+ * and choices. A plain case replays 840 exchanges; a delayed one fewer, with late dispatches and late replies, and slow
+ * forward warps where there are any.
  */
 #include <afdep/afdep.h>
 

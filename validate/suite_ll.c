@@ -216,8 +216,9 @@ static void run_cycles(const afdep_validation_t *v, const afdep_case_t *c, afdep
 /* What one rank says differently is refused on every rank, naming it. */
 static void run_one_rank(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
 {
-    static const char *const names[] = { "num_max_dispatch_tokens_per_rank", "hidden", "num_topk", "num_experts", "profile",
-                                         "buffer_bytes" };
+    static const char *const names[] = {
+        "num_max_dispatch_tokens_per_rank", "hidden", "num_topk", "num_experts", "profile", "buffer_bytes"
+    };
     (void)c;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         afdep_ll_config_t config = AFDEP_LL_CONFIG_INIT;
@@ -310,8 +311,10 @@ static void run_soak(const afdep_validation_t *v, const afdep_case_t *c, afdep_o
 const afdep_case_t afdep_cases_ll_quick[] = {
     { "formats", AFDEP_SUITE_QUICK, PLAIN(.tokens = 7) },
     { "rounded_scales", AFDEP_SUITE_QUICK, PLAIN(.tokens = 7, .round_scale = 1) },
-    { "profile_a2", AFDEP_SUITE_QUICK, PLAIN(A_PROFILE(AFDEP_LL_A2), .formats = BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8)) },
-    { "profile_a3", AFDEP_SUITE_QUICK, PLAIN(A_PROFILE(AFDEP_LL_A3), .formats = BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8)) },
+    { "profile_a2", AFDEP_SUITE_QUICK,
+      PLAIN(A_PROFILE(AFDEP_LL_A2), .formats = BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8)) },
+    { "profile_a3", AFDEP_SUITE_QUICK,
+      PLAIN(A_PROFILE(AFDEP_LL_A3), .formats = BIT(AFDEP_LL_BF16) | BIT(AFDEP_LL_INT8)) },
     { "profile_a5", AFDEP_SUITE_QUICK, PLAIN(A_PROFILE(AFDEP_LL_A5), .formats = ANY_HIDDEN) },
     { "hidden_32", AFDEP_SUITE_QUICK, PLAIN(.rig = { .hidden = 32 }, .tokens = 16, .formats = ANY_HIDDEN) },
     { "hidden_96", AFDEP_SUITE_QUICK, PLAIN(.rig = { .hidden = 96 }, .tokens = 16, .formats = ANY_HIDDEN) },
@@ -324,26 +327,29 @@ const afdep_case_t afdep_cases_ll_quick[] = {
     { "full", AFDEP_SUITE_QUICK, PLAIN(.tokens = 16) },
     { "masked_choices", AFDEP_SUITE_QUICK, PLAIN(.tokens = 12, .inactive_percent = 40) },
     { "all_masked", AFDEP_SUITE_QUICK, PLAIN(.tokens = 12, .inactive_percent = 100) },
-    { "all_to_one_rank", AFDEP_SUITE_QUICK, PLAIN(.rig = { .top_k = 1, .routing = { .kind = AFDEP_ROUTING_HOT } },
-                                                  .tokens = 16) },
-    { "one_hot_expert", AFDEP_SUITE_QUICK, PLAIN(.rig = { .routing = { .kind = AFDEP_ROUTING_HOT, .hot_expert = 1 } },
-                                                 .tokens = 16) },
-    { "skewed_routes", AFDEP_SUITE_QUICK, PLAIN(.rig = { .routing = { .kind = AFDEP_ROUTING_ZIPF, .zipf_s = 1.5 } },
-                                                .tokens = 16) },
+    { "all_to_one_rank", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .top_k = 1, .routing = { .kind = AFDEP_ROUTING_HOT } }, .tokens = 16) },
+    { "one_hot_expert", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .routing = { .kind = AFDEP_ROUTING_HOT, .hot_expert = 1 } }, .tokens = 16) },
+    { "skewed_routes", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .routing = { .kind = AFDEP_ROUTING_ZIPF, .zipf_s = 1.5 } }, .tokens = 16) },
     { "top_1", AFDEP_SUITE_QUICK, PLAIN(.rig = { .top_k = 1 }, .tokens = 8) },
     { "top_all", AFDEP_SUITE_QUICK, PLAIN(.rig = { .top_k = 16, .experts_per_rank = 16, .hidden = 128 }, .tokens = 4) },
     { "one_expert_per_rank", AFDEP_SUITE_QUICK, PLAIN(.rig = { .experts_per_rank = 1 }, .tokens = 8) },
-    { "experts_512", AFDEP_SUITE_QUICK, PLAIN(.rig = { .experts = 512, .hidden = 128, .top_k = 8, .max_tokens = 4 }, .tokens = 4,
-                                              .rounds = 1) },
+    { "experts_512", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .experts = 512, .hidden = 128, .top_k = 8, .max_tokens = 4 }, .tokens = 4, .rounds = 1) },
     { "hooks", AFDEP_SUITE_QUICK, PLAIN(.dispatch = AFDEP_LL_BY_HOOK, .combine = AFDEP_LL_BY_HOOK, .shape = uneven) },
-    { "events", AFDEP_SUITE_QUICK, PLAIN(.dispatch = AFDEP_LL_BY_EVENT, .combine = AFDEP_LL_BY_EVENT, .shape = uneven) },
-    { "queries", AFDEP_SUITE_QUICK, PLAIN(.dispatch = AFDEP_LL_BY_QUERY, .combine = AFDEP_LL_BY_QUERY, .shape = uneven) },
+    { "events", AFDEP_SUITE_QUICK,
+      PLAIN(.dispatch = AFDEP_LL_BY_EVENT, .combine = AFDEP_LL_BY_EVENT, .shape = uneven) },
+    { "queries", AFDEP_SUITE_QUICK,
+      PLAIN(.dispatch = AFDEP_LL_BY_QUERY, .combine = AFDEP_LL_BY_QUERY, .shape = uneven) },
     { "zero_copy", AFDEP_SUITE_QUICK, PLAIN(.zero_copy = 1, .tokens = 8) },
     { "librarys_output", AFDEP_SUITE_QUICK, PLAIN(.own_out = 1, .tokens = 8) },
-    { "librarys_output_hidden_96", AFDEP_SUITE_QUICK, PLAIN(.rig = { .hidden = 96 }, .own_out = 1, .tokens = 8,
-                                                            .formats = ANY_HIDDEN) },
+    { "librarys_output_hidden_96", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .hidden = 96 }, .own_out = 1, .tokens = 8, .formats = ANY_HIDDEN) },
     { "nothing_optional", AFDEP_SUITE_QUICK, PLAIN(.plain = 1, .tokens = 8) },
-    { "every_completion", AFDEP_SUITE_QUICK, PLAIN(.rig = { .max_tokens = 6, .hidden = 128 }, .rounds = 5, .shape = modes) },
+    { "every_completion", AFDEP_SUITE_QUICK,
+      PLAIN(.rig = { .max_tokens = 6, .hidden = 128 }, .rounds = 5, .shape = modes) },
     { "changing_shapes", AFDEP_SUITE_QUICK, PLAIN(.rig = { .hidden = 512 }, .rounds = 4, .shape = changing) },
     { "overlapped", AFDEP_SUITE_QUICK, OTHER(run_overlapped) },
     { "several_buffers", AFDEP_SUITE_QUICK, OTHER(run_buffers) },
@@ -356,14 +362,15 @@ const afdep_case_t afdep_cases_ll_quick[] = {
 
 const afdep_case_t afdep_cases_ll_full[] = {
     { "tokens_512", AFDEP_SUITE_FULL, PLAIN(.rig = { .max_tokens = 512, .hidden = 128 }, .tokens = 512, .rounds = 1) },
-    { "tokens_512_uneven", AFDEP_SUITE_FULL, PLAIN(.rig = { .max_tokens = 512, .hidden = 128 }, .shape = uneven, .rounds = 2) },
-    { "tokens_511_profile_a5", AFDEP_SUITE_FULL, PLAIN(.rig = { .max_tokens = 512, .hidden = 128, .profile = AFDEP_LL_A5,
-                                                                .buffer_bytes = (uint64_t)4 << 30 },
-                                                       .formats = ANY_HIDDEN, .tokens = 511, .rounds = 1) },
-    { "hidden_7168_tokens_64", AFDEP_SUITE_FULL, PLAIN(.rig = { .max_tokens = 64, .hidden = 7168 }, .tokens = 64,
-                                                       .rounds = 1) },
-    { "experts_512_top_16", AFDEP_SUITE_FULL, PLAIN(.rig = { .max_tokens = 32, .hidden = 128, .experts = 512, .top_k = 16 },
-                                                    .tokens = 32, .rounds = 2) },
+    { "tokens_512_uneven", AFDEP_SUITE_FULL,
+      PLAIN(.rig = { .max_tokens = 512, .hidden = 128 }, .shape = uneven, .rounds = 2) },
+    { "tokens_511_profile_a5", AFDEP_SUITE_FULL,
+      PLAIN(.rig = { .max_tokens = 512, .hidden = 128, .profile = AFDEP_LL_A5, .buffer_bytes = (uint64_t)4 << 30 },
+            .formats = ANY_HIDDEN, .tokens = 511, .rounds = 1) },
+    { "hidden_7168_tokens_64", AFDEP_SUITE_FULL,
+      PLAIN(.rig = { .max_tokens = 64, .hidden = 7168 }, .tokens = 64, .rounds = 1) },
+    { "experts_512_top_16", AFDEP_SUITE_FULL,
+      PLAIN(.rig = { .max_tokens = 32, .hidden = 128, .experts = 512, .top_k = 16 }, .tokens = 32, .rounds = 2) },
     { "soak", AFDEP_SUITE_FULL, run_soak, (const int[]){ 50, 200 }, 0, NULL },
     { NULL, AFDEP_SUITE_FULL, NULL, NULL, 0, NULL },
 };

@@ -12,7 +12,8 @@
 
 #define SCHEDULES "10000"
 #define SCHEDULES_OF_A_RIGHT_ONE "2000"
-#define EXCHANGES_ON_SHM "1000" /* enough by a wide margin: the rarest was caught within 52 in 35 runs on a loaded machine */
+/* Enough by a wide margin: the rarest was caught within 52 in 35 runs on a loaded machine. */
+#define EXCHANGES_ON_SHM "1000"
 #define EXCHANGES_WITH_NOTHING "40"
 #define TIMEOUT_MS 120000
 
@@ -34,8 +35,8 @@ static void run_planted(const afdep_validation_t *v, const afdep_case_t *c, afde
 {
     char path[4200], seed[32], said[480] = "";
     if (!planted_program(v, path, sizeof(path))) {
-        afdep_outcome_set(outcome, AFDEP_SKIPPED, "afdep-validate-planted is not beside this program: only the build tree "
-                          "has it");
+        afdep_outcome_set(outcome, AFDEP_SKIPPED, "afdep-validate-planted is not beside this program: only the build "
+                          "tree has it");
         return;
     }
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)v->seed);
@@ -49,13 +50,15 @@ static void run_planted(const afdep_validation_t *v, const afdep_case_t *c, afde
         return;
     }
     afdep_outcome_set(outcome, AFDEP_FAILED, "%s (status %d): %s",
-                      wants_caught ? "the planted defect was not caught" : "a right protocol was refused", status, said);
+                      wants_caught ? "the planted defect was not caught" : "a right protocol was refused", status,
+                      said);
 }
 
 #define NEGATIVE(name) { name, AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, name }
 
 const afdep_case_t afdep_cases_negative[] = {
-    { "nothing", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL }, /* the planted build itself, with nothing planted */
+    /* the planted build itself, with nothing planted */
+    { "nothing", AFDEP_SUITE_NEGATIVE, run_planted, NULL, 1, NULL },
     NEGATIVE("no_witness"),
     NEGATIVE("witness_at_channel_0"),
     NEGATIVE("witness_to_the_served_only"),

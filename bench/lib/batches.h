@@ -22,7 +22,7 @@ typedef struct afdep_batches_plan {
     int graph;
 } afdep_batches_plan_t;
 
-/* Local. Makes them, and records them where plan->graph. On a device that other ranks use, not while their kernels wait. */
+/* Local. Makes them, and records them where plan->graph. Not while kernels of other ranks on the device wait. */
 afdep_status_t afdep_batches_create(const afdep_batches_plan_t *plan, afdep_batches_t **batches);
 void afdep_batches_destroy(afdep_batches_t *batches); /* before the buffers; NULL is allowed */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a modelled NIC (afdep-nic/1): what messages, signals and bytes cost at both ends, and the way between. Loaded
- * strictly, as all files that people write. The library takes the model from its settings.
+ * Files of a modelled NIC (afdep-nic/1): what messages, signals and bytes cost at both ends, and the way between.
+ * Loaded strictly, as all files that people write. The library takes the model from its settings.
  */
 #ifndef AFDEP_BENCH_EMULATION_H
 #define AFDEP_BENCH_EMULATION_H

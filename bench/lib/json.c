@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The strict JSON reader behind scenarios and records. cJSON parses; this file bounds what it is given (size, depth),
- * refuses what cJSON lets pass (control characters as white space, escaped NULs that would cut strings short, a key given
- * twice, of which readers would see only one), and turns offsets into lines and columns.
+ * refuses what cJSON lets pass (control characters as white space, escaped NULs that would cut strings short, a key
+ * given twice, of which readers would see only one), and turns offsets into lines and columns.
  */
 #include "bench/lib/json.h"
 

@@ -14,8 +14,8 @@
 #define AFDEP_JSON_RECORD_BYTES ((size_t)256 << 20) /* files that programs write: records, traces */
 
 /* Reads `file` (a pipe will do), at most `limit` bytes and AFDEP_JSON_DEPTH_MAX levels. NULL with one line in `why`
-   naming the file, and line and column where it stops being JSON, or the key that an object holds twice. The caller owns
-   the result. */
+   naming the file, and line and column where it stops being JSON, or the key that an object holds twice. The caller
+   owns the result. */
 cJSON *afdep_json_read(const char *file, size_t limit, char *why, size_t why_size);
 
 /* A JSON string of `text` (NULL: null); bytes that are not UTF-8 become U+FFFD. */

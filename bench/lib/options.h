@@ -45,7 +45,7 @@ int afdep_options_parse(const afdep_option_t *options, int argc, char **argv, ch
 /* Writes usage line, description and the table of options to standard output, readable by help2man. */
 void afdep_options_help(const char *program, const char *usage, const char *description, const afdep_option_t *options);
 
-/* The exit status of a program that would end with `status`: 1, with a line, when standard output could not be written. */
+/* The exit status of a program that would end with `status`: 1, with a line, when standard output was not written. */
 int afdep_options_finish(const char *program, int status);
 
 /* Options every program has, to be placed at the head of a program's table with AFDEP_COMMON_OPTIONS(c). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The requirements of a cluster run. Each is one function: what is needed, what was found, and whether that will do. What
- * cannot be told is not met: a run that starts on a guess fails later, with less to say.
+ * The requirements of a cluster run. Each is one function: what is needed, what was found, and whether that will do.
+ * What cannot be told is not met: a run that starts on a guess fails later, with less to say.
  */
 #include "bench/lib/preflight.h"
 
@@ -282,8 +282,8 @@ static int compare(const char *a, const char *b, int parts)
     return 0;
 }
 
-/* The rule by which the library opens NCCL (libafdep/cuda/nccl.c), said here again since a build without NCCL has none of it:
-   the device interface's structs are compiled in, and from 2.29 on they say which version they are of. */
+/* The rule by which the library opens NCCL (libafdep/cuda/nccl.c), said here again since a build without NCCL has none
+   of it: the device interface's structs are compiled in, and from 2.29 on they say which version they are of. */
 static int nccl_fits(const char *header, const char *runtime)
 {
     if (compare(header, "2.29", 2) < 0)
@@ -306,8 +306,8 @@ static void judge_nccl(judging_t *j)
         say("libnccl.so.2 of %s or newer", least), f->runtime[0] ? say("%s", f->runtime) : say("%s", f->runtime_why));
     int match = f->built_nccl && f->runtime[0] && nccl_fits(f->header, f->runtime);
     add(j, "nccl-match", 1, match ? MET : NOT_MET,
-        say("a library that takes the header's version: the same, from 2.29 on the same or newer"), say("header %s, library %s", f->header[0] ? f->header : "none",
-                                                      f->runtime[0] ? f->runtime : "none"));
+        say("a library that takes the header's version: the same, from 2.29 on the same or newer"),
+        say("header %s, library %s", f->header[0] ? f->header : "none", f->runtime[0] ? f->runtime : "none"));
     add(j, "gin", 1, strcmp(f->gin_enable, "0") == 0 || strcmp(f->ib_disable, "1") == 0 || loopback ? NOT_MET : MET,
         say("GPU-initiated networking over the NICs"),
         loopback ? say("NCCL_NET_PLUGIN names the loopback, which uses no NIC")

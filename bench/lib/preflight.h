@@ -25,7 +25,8 @@ typedef struct afdep_preflight_facts {
     char header[32];         /* NCCL's version as compiled against; "" without NCCL */
     char runtime[32];        /* as loaded now; "" where it cannot be */
     char runtime_why[AFDEP_PREFLIGHT_TEXT]; /* why it cannot be loaded */
-    char gin_type[32], gin_enable[32], net_plugin[AFDEP_PREFLIGHT_TEXT], ib_disable[32]; /* NCCL's variables; "" unset */
+    /* NCCL's variables; "" unset */
+    char gin_type[32], gin_enable[32], net_plugin[AFDEP_PREFLIGHT_TEXT], ib_disable[32];
     double memlock_bytes;    /* what may be locked; -1: any amount */
     int mpi;                 /* 1: built with MPI */
 } afdep_preflight_facts_t;

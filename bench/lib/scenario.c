@@ -415,8 +415,8 @@ static int check_topology(const afdep_scenario_t *s, char *why, size_t why_size)
                          s->file, s->ranks_per_domain, ranks, s->ffn_ranks, s->attention_ranks);
     int domains = ranks / s->ranks_per_domain;
     if (afdep_scenario_shares_domains(s) && s->ffn_ranks % domains != 0)
-        return afdep_why(why, why_size, "%s: ranks_per_domain: %d gives %d domains, which cannot hold one role each (%d "
-                         "does not divide ffn_ranks %d) nor as many FFN ranks each (%d does not divide it)",
+        return afdep_why(why, why_size, "%s: ranks_per_domain: %d gives %d domains, which cannot hold one role each "
+                         "(%d does not divide ffn_ranks %d) nor as many FFN ranks each (%d does not divide it)",
                          s->file, s->ranks_per_domain, domains, s->ranks_per_domain, s->ffn_ranks, domains);
     return 0;
 }

@@ -51,8 +51,8 @@ int afdep_scenario_read(const cJSON *json, const char *file, afdep_scenario_t *s
 void afdep_scenario_default(afdep_scenario_t *scenario);
 
 /* Checks every field of a scenario, as loaded or as overridden: ranges, E % F, H % 256, K <= min(32,E), tokens <=
-   capacity, ranks filling domains, which hold one role each or as many FFN ranks each (ffn_ranks 0: symmetric). 0, or -1
-   with one line in `why` ("FILE: field: value: rule"). */
+   capacity, ranks filling domains, which hold one role each or as many FFN ranks each (ffn_ranks 0: symmetric). 0, or
+   -1 with one line in `why` ("FILE: field: value: rule"). */
 int afdep_scenario_check(const afdep_scenario_t *scenario, char *why, size_t why_size);
 
 /* "uniform", "zipf:1.2", "hot:3", "trace:FILE" into `routing`. 0, or -1 with a line. */
@@ -64,7 +64,7 @@ cJSON *afdep_scenario_json(const afdep_scenario_t *scenario);
 /* Number of ranks. */
 static inline int afdep_scenario_ranks(const afdep_scenario_t *s) { return s->ffn_ranks + s->attention_ranks; }
 
-/* Who owns experts, and who has tokens: with ffn_ranks 0 (symmetric) every rank does both, and is one of attention_ranks. */
+/* Who owns experts, and who has tokens: with ffn_ranks 0 (symmetric) every rank, which is one of attention_ranks. */
 static inline int afdep_scenario_workers(const afdep_scenario_t *s)
 {
     return s->ffn_ranks ? s->ffn_ranks : s->attention_ranks;

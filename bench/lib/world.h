@@ -30,21 +30,21 @@ int afdep_world_begin(int *argc, char ***argv, int *rank, char *why, size_t why_
 int afdep_world_agree(int argc, char **argv, int verdict, char *why, size_t why_size);
 
 /*
- * Runs `rank_main` for every rank of a world of `size`: once in this process under a launcher of `size` ranks; as `size`
- * threads when launched as one (affinity reset to all processors first, since mpirun pins). Returns the largest status
- * of any local rank. `size` must be 1-launched or equal to the launched size (the caller has checked).
+ * Runs `rank_main` for every rank of a world of `size`: once in this process under a launcher of `size` ranks; as
+ * `size` threads when launched as one (affinity reset to all processors first, since mpirun pins). Returns the largest
+ * status of any local rank. `size` must be 1-launched or equal to the launched size (the caller has checked).
  */
 int afdep_world_run(int size, int timeout_ms, int (*rank_main)(afdep_world_t *world, void *argument), void *argument);
 
 /*
- * Local. Where the world's ranks outnumber the processors that this rank may use, binds it to one of them, round robin by
- * rank: ranks that wait by yielding all look busy to the kernel, which may then leave two that do the work on one
+ * Local. Where the world's ranks outnumber the processors that this rank may use, binds it to one of them, round robin
+ * by rank: ranks that wait by yielding all look busy to the kernel, which may then leave two that do the work on one
  * processor for a whole run. Elsewhere, or where the system refuses, nothing changes.
  */
 void afdep_world_pin(const afdep_world_t *world);
 
-/* Collective. A further group of the same ranks, for buffers that may end badly: under MPI a buffer that was closed after
-   an error takes its group along. Threads get the world's own. Freed by afdep_group_destroy(). 0, or -1. */
+/* Collective. A further group of the same ranks, for buffers that may end badly: under MPI a buffer that was closed
+   after an error takes its group along. Threads get the world's own. Freed by afdep_group_destroy(). 0, or -1. */
 int afdep_world_group(const afdep_world_t *world, afdep_group_t *group);
 
 /* Collective over the world's group; what goes wrong here ends the program (afdep_world_abort). */

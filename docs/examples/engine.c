@@ -277,8 +277,8 @@ int main(void)
             fprintf(stderr, "%s\n", ranks[r].why);
             status = 1;
         } else if (r >= FFN) {
-            printf("rank %d: %d steps of %d layers, at most %.4f of the largest element from the dense result\n", r, STEPS,
-                   LAYERS, (double)ranks[r].worst);
+            printf("rank %d: %d steps of %d layers, at most %.4f of the largest element from the dense result\n", r,
+                   STEPS, LAYERS, (double)ranks[r].worst);
             /* Replies and sums are rounded to BF16, 2^-9 of an element each. */
             status |= !(ranks[r].worst < 0.01f);
         }

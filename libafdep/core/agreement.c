@@ -180,7 +180,7 @@ static afdep_status_t gather(const afdep_group_t *group, afdep_status_t own, cla
     return status;
 }
 
-/* The status every rank returns when one of them failed. `own_why` is this rank's sentence, which stays its last error. */
+/* The status of every rank when one of them failed. `own_why` is this rank's sentence, which stays its last error. */
 static afdep_status_t first_failure(const claim_t *claims, const claim_t *mine, int ranks, const char *what)
 {
     if (mine->status != AFDEP_OK)

@@ -68,8 +68,8 @@ static afdep_status_t find_device_fabric(const afdep_group_t *group, const char 
 }
 #endif
 
-/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own goes
-   before shm of that name: it may be shm with something around it. */
+/* The fabric that was asked for, or the group's own, or shm. A forced fabric never touches another. The group's own
+   goes before shm of that name: it may be shm with something around it. */
 afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, const afdep_fabric_provider_t **fabric)
 {
     static const char *const not_built[] = { "peer", "nccl" };
@@ -95,8 +95,8 @@ afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, c
         if (strcmp(name, not_built[i]) == 0)
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"%s\": this build does not have it", name);
     if (strcmp(name, "sim") == 0)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"sim\": it runs all ranks in one thread, under a scheduler of "
-                          "its own (afdep-validate --suite explore)");
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"sim\": it runs all ranks in one thread, under a "
+                          "scheduler of its own (afdep-validate --suite explore)");
     return afdep_fail(AFDEP_ERR_CONFIG, "fabric is \"%s\": shm or mpi is wanted", name);
 }
 
@@ -111,8 +111,8 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
                           settings->row_ops);
     int across = settings->shape.protocol == AFDEP_PROTOCOL_DIRECTIONAL && strcmp(settings->backend, "cuda") == 0;
     if (afdep_nic_modelled(&settings->nic) && (!across || settings->shape.union_buffers))
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains only, and "
-                          "without united buffers");
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains "
+                          "only, and without united buffers");
 #ifdef AFDEP_HAVE_CUDA
     if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
         return find_device_fabric(group, settings->fabric, fabric);
@@ -251,7 +251,8 @@ afdep_status_t afdep_buffer_bytes(const afdep_config_t *config, int size, int32_
                           settings.shape.capacity);
     afdep_memory_t m = { .struct_size = sizeof(m) };
     fill_memory(&m, &settings, bucket ? bucket : settings.shape.capacity);
-    return afdep_struct_give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m), "afdep_memory_t");
+    return afdep_struct_give(memory, memory->struct_size, offsetof(afdep_memory_t, receive_rows), &m, sizeof(m),
+                             "afdep_memory_t");
 }
 
 afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info_t *info)
@@ -292,7 +293,8 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .fp8_combine = s->fp8_combine,
         .fp8_combine_min_bucket = s->fp8_combine_min_bucket,
     };
-    return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i), "afdep_buffer_info_t");
+    return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i),
+                             "afdep_buffer_info_t");
 }
 
 afdep_status_t afdep_counters_give(const afdep_peer_counters_t *p, afdep_counters_t *counters)
@@ -350,8 +352,8 @@ static afdep_status_t check_call(const afdep_buffer_t *buffer, const void *argum
     if (!buffer || !argument)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", call, buffer ? "the argument struct" : "buffer");
     if (afdep_is_symmetric(&buffer->settings.shape))
-        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is a symmetric rank: elastic_dispatch and elastic_combine are its "
-                          "calls", call, buffer->rank);
+        return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is a symmetric rank: elastic_dispatch and elastic_combine are "
+                          "its calls", call, buffer->rank);
     if (afdep_is_ffn(&buffer->settings.shape, buffer->rank) != ffn)
         return afdep_fail(AFDEP_ERR_ROLE, "%s: rank %d is %s rank", call, buffer->rank,
                           ffn ? "an Attention" : "an FFN");
@@ -393,7 +395,8 @@ afdep_status_t afdep_source_collect(afdep_buffer_t *buffer, afdep_collect_t *col
     if (status == AFDEP_OK)
         status = buffer->backend->collect(buffer->state, &known, stream);
     if (status == AFDEP_OK)
-        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status =
+            afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }
@@ -442,8 +445,8 @@ static afdep_status_t check_elastic(const afdep_buffer_t *buffer, const void *fi
     return AFDEP_OK;
 }
 
-afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch, afdep_receive_t *receive,
-                                      afdep_stream_t stream)
+afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispatch_t *dispatch,
+                                      afdep_receive_t *receive, afdep_stream_t stream)
 {
     int saved = errno;
     afdep_dispatch_t sent;
@@ -456,7 +459,8 @@ afdep_status_t afdep_elastic_dispatch(afdep_buffer_t *buffer, const afdep_dispat
         status = afdep_struct_copy(&known, sizeof(known), receive, receive->struct_size, FIRST_RECEIVE,
                                    "afdep_receive_t");
     if (status == AFDEP_OK && sent.send_only)
-        status = afdep_fail(AFDEP_ERR_UNSUPPORTED, "elastic_dispatch: send_only is set: this dispatch is a receive too");
+        status =
+            afdep_fail(AFDEP_ERR_UNSUPPORTED, "elastic_dispatch: send_only is set: this dispatch is a receive too");
     afdep_status_t copied = status;
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_dispatch(buffer->state, &sent, &known, stream);
@@ -481,7 +485,8 @@ afdep_status_t afdep_elastic_combine(afdep_buffer_t *buffer, const afdep_reply_t
     if (status == AFDEP_OK)
         status = buffer->backend->elastic_combine(buffer->state, &sent, &known, stream);
     if (status == AFDEP_OK)
-        status = afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
+        status =
+            afdep_struct_give(collect, collect->struct_size, FIRST_COLLECT, &known, sizeof(known), "afdep_collect_t");
     errno = saved;
     return status;
 }

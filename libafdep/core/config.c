@@ -32,8 +32,8 @@ afdep_status_t afdep_struct_copy(void *known, size_t known_size, const void *giv
     for (size_t i = known_size; i < given_size; i++)
         if (((const unsigned char *)given)[i] != 0)
             return afdep_fail(AFDEP_ERR_ARGUMENT,
-                              "%s.struct_size is %zu and byte %zu is set: this library knows only %zu bytes of it", what,
-                              given_size, i, known_size);
+                              "%s.struct_size is %zu and byte %zu is set: this library knows only %zu bytes of it",
+                              what, given_size, i, known_size);
     return AFDEP_OK;
 }
 
@@ -199,8 +199,8 @@ static afdep_status_t check_domains(afdep_shape_t *s, int mixed)
     }
     if (s->ffn_ranks % domains != 0)
         return afdep_fail(AFDEP_ERR_CONFIG,
-                          "ffn_ranks is %d: with %d domains of %d ranks a multiple of %d (every domain holds one role) or of "
-                          "%d (every domain holds as many FFN ranks as the others) is wanted",
+                          "ffn_ranks is %d: with %d domains of %d ranks a multiple of %d (every domain holds one role) "
+                          "or of %d (every domain holds as many FFN ranks as the others) is wanted",
                           s->ffn_ranks, domains, s->ranks_per_domain, s->ranks_per_domain, domains);
     s->protocol = mixed ? AFDEP_PROTOCOL_MIXED : AFDEP_PROTOCOL_UNION;
     s->ffn_domains = s->attention_domains = domains;
@@ -220,8 +220,8 @@ static afdep_status_t check_ranks(afdep_shape_t *s, int size, int mixed)
         return afdep_fail(AFDEP_ERR_CONFIG, "ranks_per_domain is %d: it does not divide the %d ranks of the group",
                           s->ranks_per_domain, size);
     if (s->entry_barrier && !afdep_is_symmetric(s))
-        return afdep_fail(AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is %d: only a symmetric buffer, ffn_ranks 0, "
-                          "has an entry barrier", s->ffn_ranks);
+        return afdep_fail(AFDEP_ERR_CONFIG, "entry_barrier is 1 and ffn_ranks is %d: only a symmetric buffer, "
+                          "ffn_ranks 0, has an entry barrier", s->ffn_ranks);
     if (s->ranks_per_domain != size)
         return check_domains(s, mixed);
     s->protocol = AFDEP_PROTOCOL_DIRECT;
@@ -314,8 +314,8 @@ static afdep_status_t refuse_on_cuda(const afdep_settings_t *settings)
     const afdep_shape_t *s = &settings->shape;
     if (strcmp(settings->backend, "cuda") != 0 || (!afdep_is_symmetric(s) && !afdep_has_shared_domains(s)))
         return AFDEP_OK;
-    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: the CUDA backend has no %s protocol, so far", s->ffn_ranks,
-                      afdep_protocol_name(s));
+    return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: the CUDA backend has no %s protocol, so far",
+                      s->ffn_ranks, afdep_protocol_name(s));
 }
 
 /* A source that forwards for others, or owns experts, is nothing that the others can do without. */
@@ -325,7 +325,8 @@ static afdep_status_t check_survival(const afdep_settings_t *settings)
     if (!s->survive_sources)
         return AFDEP_OK;
     if (afdep_is_symmetric(s) || afdep_has_shared_domains(s))
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: in the %s protocol others need what a source does",
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                          "survive_sources is 1: in the %s protocol others need what a source does",
                           afdep_protocol_name(s));
     if (strcmp(settings->backend, "host") != 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: backend \"%s\" does not have it",

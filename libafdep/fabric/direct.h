@@ -32,8 +32,8 @@ afdep_direct_refuse(const afdep_fabric_t *fabric, const char *what, int peer, ui
     if (afdep_direct_reaches(fabric, peer, offset, bytes))
         return afdep_fail(AFDEP_ERR_PROTOCOL, "a %s for rank %d at offset %llu, which is not a multiple of 8", what,
                           peer, (unsigned long long)offset);
-    return afdep_fail(AFDEP_ERR_PROTOCOL, "a %s of %llu bytes at offset %llu does not lie in the %llu bytes of rank %d's "
-                      "segment", what, (unsigned long long)bytes, (unsigned long long)offset,
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "a %s of %llu bytes at offset %llu does not lie in the %llu bytes of rank "
+                      "%d's segment", what, (unsigned long long)bytes, (unsigned long long)offset,
                       (unsigned long long)fabric->peer_bytes[peer], peer);
 }
 

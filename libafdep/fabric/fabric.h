@@ -52,8 +52,9 @@ typedef struct afdep_fabric_ops {
     const char *name;
 
     /*
-     * A place where `bytes` bytes bound for `peer` at `offset` may be built and then need no copy: the peer's own memory
-     * where it is mapped, else NULL. What is built there counts as put when put() is called with src equal to it.
+     * A place where `bytes` bytes bound for `peer` at `offset` may be built and then need no copy: the peer's own
+     * memory where it is mapped, else NULL. What is built there counts as put when put() is called with src equal to
+     * it.
      */
     void *(*window)(afdep_fabric_t *fabric, int peer, uint64_t offset, size_t bytes);
 
@@ -61,8 +62,8 @@ typedef struct afdep_fabric_ops {
     afdep_status_t (*put)(afdep_fabric_t *fabric, int lane, int peer, uint64_t offset, const void *src, size_t bytes);
 
     /*
-     * One-sided update of the 8-byte word at `offset`, which has this rank as its only writer and holds old_value. Fabrics
-     * that store write new_value, fabrics that add add new_value - old_value.
+     * One-sided update of the 8-byte word at `offset`, which has this rank as its only writer and holds old_value.
+     * Fabrics that store write new_value, fabrics that add add new_value - old_value.
      */
     afdep_status_t (*signal)(afdep_fabric_t *fabric, int lane, int peer, uint64_t offset, uint64_t old_value,
                              uint64_t new_value);
@@ -83,8 +84,8 @@ typedef struct afdep_fabric_ops {
     /* Monotonic nanoseconds; virtual in the simulator. */
     uint64_t (*now)(afdep_fabric_t *fabric);
 
-    /* Optional: an actor is about to be stepped, in the exchange-th exchange since opening (0: none yet). Decorators that
-       slow actors down have it, others leave it NULL. */
+    /* Optional: an actor is about to be stepped, in the exchange-th exchange since opening (0: none yet). Decorators
+       that slow actors down have it, others leave it NULL. */
     void (*before_step)(afdep_fabric_t *fabric, uint64_t exchange, const char *duty, int channel);
 
     /* This rank found nothing to do `rounds` times in a row: spin, yield or step others. */

@@ -26,8 +26,8 @@ static uint64_t start_of(uint64_t pid, char *state)
     close(fd);
     text[size > 0 ? size : 0] = '\0';
     rest = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!rest || sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", state,
-                        &start) != 2)
+    if (!rest || sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                        state, &start) != 2)
         return 0;
     return start;
 }

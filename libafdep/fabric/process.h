@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether another process of this host is still the one it was: a pid alone is used again, its start time with it is not.
+ * Whether another process of this host is still the one it was: a pid is used again, but not with its start time.
  */
 #ifndef AFDEP_FABRIC_PROCESS_H
 #define AFDEP_FABRIC_PROCESS_H

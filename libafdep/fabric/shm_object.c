@@ -195,7 +195,7 @@ afdep_status_t afdep_shm_room(int ranks, uint64_t needed)
         return AFDEP_OK;
     available = (uint64_t)room.f_bavail * (uint64_t)room.f_frsize;
     if (needed > available)
-        return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks need %llu bytes and /dev/shm has %llu free", ranks,
-                          (unsigned long long)needed, (unsigned long long)available);
+        return afdep_fail(AFDEP_ERR_MEMORY, "the segments of %d ranks need %llu bytes and /dev/shm has %llu free",
+                          ranks, (unsigned long long)needed, (unsigned long long)available);
     return AFDEP_OK;
 }

@@ -17,8 +17,8 @@ static afdep_status_t routing_changed(const afdep_host_t *h, const afdep_actor_t
 {
     return afdep_fail(AFDEP_ERR_PROTOCOL,
                       "rank %d in %s of exchange %llu, %s: %s of rank %d is not that of exchange %llu, whose ids were "
-                      "said to be used again", h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, what,
-                      rank, (unsigned long long)h->plane->routing);
+                      "said to be used again", h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty,
+                      what, rank, (unsigned long long)h->plane->routing);
 }
 
 afdep_status_t afdep_host_check_cached(const afdep_host_t *h, int32_t bucket)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The source's second half: waits for the channels that it expects replies on, and sums the targets' rows of each token.
+ * The source's second half: waits for the channels that it expects replies on, and sums each token's rows of targets.
  *
- * Sparse combine: a channel is expected from a target exactly when a row went there on it. Otherwise all channels of all
- * rail peers are awaited, as the dense protocol signals them all (and as it relies on for reuse, see dispatch.c).
+ * Sparse combine: a channel is expected from a target exactly when a row went there on it. Otherwise all channels of
+ * all rail peers are awaited, as the dense protocol signals them all (and as it relies on for reuse, see dispatch.c).
  */
 #include <string.h>
 
@@ -86,8 +86,8 @@ static afdep_status_t sum_token(afdep_host_t *h, int token)
     unsigned char *rows[32];
     int count, peer = -1;
     if (!gather(h, token, rows, &count, &peer))
-        return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: the reply of rank %d for token %d is not "
-                          "there", h->rank, h->call_name, (unsigned long long)h->exchange, peer, token);
+        return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu: the reply of rank %d for token %d is "
+                          "not there", h->rank, h->call_name, (unsigned long long)h->exchange, peer, token);
     size_t hidden = (size_t)h->shape->hidden;
     if (!is_view(h)) {
         sum_rows(h, (uint16_t *)h->collect->out + (size_t)token * hidden, rows, count);

@@ -8,12 +8,12 @@
  * got no row (their count word would be overwritten unread). Across domains with sparse combine: it waits for the done
  * witness of every rail peer, also when it sent nothing. Without sparse combine nothing is awaited: the collect of
  * n - G has seen a combine signal on all C channels of every rail peer, each sent after that channel's rows and words
- * were read. With an entry barrier (symmetric) nothing else is awaited: every rank enters exchange n after its combine of
- * n - G, so that whoever has passed the barrier knows that all ranks are finished with all that they read in n - G.
+ * were read. With an entry barrier (symmetric) nothing else is awaited: every rank enters exchange n after its combine
+ * of n - G, so that whoever has passed the barrier knows that all ranks are finished with all that they read in n - G.
  *
  * Shared domains: an Attention rank also writes rows and words into the workers of its own domain, its own tokens' and
- * those that it forwards. A worker that got no row owes it no reply, so each worker answers each forwarder of its domain
- * once per exchange (receive.c), and nothing is written there before the answers of n - G have come.
+ * those that it forwards. A worker that got no row owes it no reply, so each worker answers each forwarder of its
+ * domain once per exchange (receive.c), and nothing is written there before the answers of n - G have come.
  */
 #include <string.h>
 
@@ -112,8 +112,8 @@ static void build_row(const afdep_host_t *h, unsigned char *row, int token)
     memcpy(row + f->weights_offset, d->weights + (size_t)token * k, 4 * k);
 }
 
-/* The row of `token` ready to be put at `offset` of `peer`: in place where the peer is mapped, else staged, once for all
-   peers that are not. */
+/* The row of `token` ready to be put at `offset` of `peer`: in place where the peer is mapped, else staged, once for
+   all peers that are not. */
 const void *afdep_host_ready_row(afdep_host_t *h, int peer, uint64_t offset, int token)
 {
     const afdep_row_format_t *f = &h->layout->row;
@@ -237,8 +237,8 @@ static afdep_status_t await_answers(afdep_host_t *h, afdep_actor_t *actor)
     return AFDEP_DONE;
 }
 
-/* count: waits for all that must come before the peers' planes are written to, then sends the count words (actor->j: the
-   next target). */
+/* count: waits for all that must come before the peers' planes are written to, then sends the count words (actor->j:
+   the next target). */
 static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
 {
     const afdep_shape_t *s = h->shape;
@@ -308,7 +308,7 @@ static afdep_status_t finish_without_rows(afdep_host_t *h, int channel, int targ
     return status;
 }
 
-/* actor->i: next token of the channel, then (negative) -1 - next target to finish; actor->j: next target of the token. */
+/* actor->i: next token of the channel, then (negative) -1 - next target to finish; actor->j: its next target. */
 static afdep_status_t rail_step(afdep_host_t *h, afdep_actor_t *actor)
 {
     const afdep_shape_t *s = h->shape;
@@ -362,7 +362,11 @@ afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_disp
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: 0 to bucket, %d, is wanted", h->call_name, d->tokens,
                           d->bucket);
     if (d->tokens > 0)
-        missing = !d->x ? "x" : !d->ids && !d->cached ? "ids" : !d->weights ? "weights" : s->fp8 && !d->x_scale ? "x_scale" : NULL;
+        missing = !d->x                   ? "x"
+                  : !d->ids && !d->cached ? "ids"
+                  : !d->weights           ? "weights"
+                  : s->fp8 && !d->x_scale ? "x_scale"
+                                          : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL with %d tokens", h->call_name, missing, d->tokens);
     if (h->started - h->finished >= (uint64_t)s->in_flight)
@@ -373,8 +377,8 @@ afdep_status_t afdep_host_check_dispatch(const afdep_host_t *h, const afdep_disp
         status = afdep_host_check_cached(h, d->bucket);
     const afdep_plane_t *p = &h->planes[afdep_plane_index(s, h->started + 1)];
     if (status == AFDEP_OK && d->cached && d->tokens != p->tokens)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: cached is set, and there were %d of these ids", h->call_name,
-                          d->tokens, p->tokens);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: tokens is %d: cached is set, and there were %d of these ids",
+                          h->call_name, d->tokens, p->tokens);
     return status;
 }
 

@@ -3,8 +3,8 @@
  * The calls of a symmetric rank, which is source, worker and, across domains, forwarder at once: the actors of the role
  * calls in one call each, over one segment that holds all regions. And the barrier that its dispatch may begin with.
  *
- * The duties share no word and no place, so each keeps its own argument of reuse (dispatch.c, forward.c, reply.c); a call
- * that is several duties only adds order, since it ends when all of them are done.
+ * The duties share no word and no place, so each keeps its own argument of reuse (dispatch.c, forward.c, reply.c); a
+ * call that is several duties only adds order, since it ends when all of them are done.
  */
 #include "core/error.h"
 #include "host/host.h"
@@ -26,8 +26,8 @@ static afdep_status_t meet(afdep_host_t *h, afdep_actor_t *actor, int on_rail)
         int peer = on_rail ? afdep_ffn_rank(s, actor->j, h->rail) : afdep_ffn_rank(s, h->domain, actor->j);
         uint64_t word = p->peer_source + (on_rail ? afdep_at_rail_barrier(h->at_source, s, self)
                                                   : afdep_at_domain_barrier(h->at_source, self));
-        afdep_status_t status = afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer, word, before,
-                                                    value);
+        afdep_status_t status =
+            afdep_fabric_signal(h->fabric, AFDEP_SIGNAL_WITNESS, h->lane_control, peer, word, before, value);
         if (status != AFDEP_OK)
             return status == AFDEP_AGAIN ? afdep_host_wait(actor, peer, "room in its queue") : status;
     }
@@ -35,9 +35,9 @@ static afdep_status_t meet(afdep_host_t *h, afdep_actor_t *actor, int on_rail)
         if (actor->i == self || AFDEP_PLANTED(NO_BARRIER_WAIT) || (on_rail && AFDEP_PLANTED(BARRIER_IN_DOMAIN)))
             continue;
         int peer = on_rail ? afdep_ffn_rank(s, actor->i, h->rail) : afdep_ffn_rank(s, h->domain, actor->i);
-        uint64_t word = afdep_fabric_read(h->fabric, p->base + (on_rail ? afdep_at_rail_barrier(h->at_source, s, actor->i)
-                                                                        : afdep_at_domain_barrier(h->at_source,
-                                                                                                  actor->i)));
+        uint64_t word =
+            afdep_fabric_read(h->fabric, p->base + (on_rail ? afdep_at_rail_barrier(h->at_source, s, actor->i)
+                                                            : afdep_at_domain_barrier(h->at_source, actor->i)));
         afdep_word_state_t state = afdep_tag_state(word, (uint32_t)h->exchange, step);
         if (state == AFDEP_WORD_WAIT)
             return afdep_host_wait(actor, peer, "the barrier word");
@@ -48,12 +48,12 @@ static afdep_status_t meet(afdep_host_t *h, afdep_actor_t *actor, int on_rail)
 }
 
 /*
- * entry: first the ranks of a domain meet, then those of a rail, so that whoever has met its rail knows that every domain
- * was complete. A rank comes here after its combine of exchange n - G.
+ * entry: first the ranks of a domain meet, then those of a rail, so that whoever has met its rail knows that every
+ * domain was complete. A rank comes here after its combine of exchange n - G.
  *
  * Its words are written again in exchange n + G, after this rank's dispatch of n is over. For that it needed what the
- * peer sends only once past its own barrier of n (its counts or tails, and inside a domain its forward word, which follows
- * them), so that the peer has read the word of n.
+ * peer sends only once past its own barrier of n (its counts or tails, and inside a domain its forward word, which
+ * follows them), so that the peer has read the word of n.
  */
 afdep_status_t afdep_host_entry_step(afdep_host_t *h, afdep_actor_t *actor)
 {

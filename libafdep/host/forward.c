@@ -6,14 +6,14 @@
  * Inside a domain. A row for another rank is stored into that rank's domain inbox, at the place of its rail, source
  * and token; rows for this rank stay where they are, and receive lays them out straight from the rail inbox. After the
  * last row, one forward word tells each worker how many rows came over this rail, zero included. It has two entries, by
- * exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange ahead of it; not two,
- * since every receive joins the words of all rails. Extents are written only with rows, so the reply to those rows
+ * exchange parity: a rank that got no rows owes this rail no reply, so the rail may be one exchange ahead of it; not
+ * two, since every receive joins the words of all rails. Extents are written only with rows, so the reply to those rows
  * guards them.
  *
- * Shared domains: a forwarder is no worker and joins nobody, so it could lead a worker that gets no rows by any number of
- * exchanges, and neither parity nor replies would hold it back. There each worker answers each forwarder of its domain
- * once per exchange, after it has read the words, extents and rows of all its rails, and the forwarder writes nothing into
- * that worker's plane before the answer of n - G has come (dispatch.c opens the gate).
+ * Shared domains: a forwarder is no worker and joins nobody, so it could lead a worker that gets no rows by any number
+ * of exchanges, and neither parity nor replies would hold it back. There each worker answers each forwarder of its
+ * domain once per exchange, after it has read the words, extents and rows of all its rails, and the forwarder writes
+ * nothing into that worker's plane before the answer of n - G has come (dispatch.c opens the gate).
  */
 #include <string.h>
 
@@ -57,7 +57,8 @@ static afdep_status_t count_step(afdep_host_t *h, afdep_actor_t *actor)
             moved = 1;
             continue;
         }
-        if (AFDEP_PLANTED(UNTAGGED_COUNT) || (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
+        if (AFDEP_PLANTED(UNTAGGED_COUNT) ||
+            (AFDEP_PLANTED(EARLIER_COUNT) && state == AFDEP_WORD_WAIT && h->started > 1))
             state = AFDEP_WORD_READY;
         if (state == AFDEP_WORD_WAIT) {
             waits_for = rank;
@@ -181,8 +182,8 @@ static afdep_status_t forward_row(afdep_host_t *h, afdep_actor_t *actor, int sou
 }
 
 /*
- * Mixed: a token of this rank that its own domain serves goes straight to the ranks that own its experts, recorded as if it
- * had come over this rail, so that everything that follows is the same. actor->left: the next of its rails.
+ * Mixed: a token of this rank that its own domain serves goes straight to the ranks that own its experts, recorded as
+ * if it had come over this rail, so that everything that follows is the same. actor->left: the next of its rails.
  */
 afdep_status_t afdep_host_forward_own(afdep_host_t *h, afdep_actor_t *actor, int token)
 {
@@ -366,8 +367,8 @@ void afdep_host_add_forward(afdep_host_t *h)
 }
 
 /*
- * The first part of receive: a worker that forwards tells the others once that is done (actor->j), then joins the words of
- * all rails (actor->i: the next awaited). AFDEP_DONE when joined.
+ * The first part of receive: a worker that forwards tells the others once that is done (actor->j), then joins the words
+ * of all rails (actor->i: the next awaited). AFDEP_DONE when joined.
  */
 afdep_status_t afdep_host_forward_joined(afdep_host_t *h, afdep_actor_t *actor)
 {

@@ -214,7 +214,10 @@ static afdep_status_t check_room(const afdep_host_t *h, const afdep_receive_t *r
                           (long long)r->rows_capacity, (long long)h->plane->row_count);
     const char *missing = !r->ends ? "ends" : NULL;
     if (h->plane->row_count > 0 && !missing)
-        missing = !r->rows ? "rows" : !r->row_weight ? "row_weight" : h->shape->fp8 && !r->row_scale ? "row_scale" : NULL;
+        missing = !r->rows                         ? "rows"
+                  : !r->row_weight                 ? "row_weight"
+                  : h->shape->fp8 && !r->row_scale ? "row_scale"
+                                                   : NULL;
     if (missing)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: %s is NULL", h->call_name, missing);
     if ((uintptr_t)r->rows % 16 != 0)
@@ -238,8 +241,8 @@ static afdep_status_t ask_tensors(const afdep_host_t *h, afdep_receive_t *r, int
     afdep_status_t status = r->allocate(r->allocate_context, rows, r);
     if (status == AFDEP_OK || (status < 0 && !afdep_status_is_fatal(status)))
         return status;
-    return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: allocate returned %d, which is no status that it may return", h->call_name,
-                      (int)status);
+    return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: allocate returned %d, which is no status that it may return",
+                      h->call_name, (int)status);
 }
 
 /* Gives the caller its counts, asks it for tensors where it wants to be asked, and checks them. */

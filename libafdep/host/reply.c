@@ -289,8 +289,8 @@ static afdep_status_t send_back(afdep_host_t *h, afdep_actor_t *actor, int sourc
     } else {
         afdep_term_t terms[32];
         if (!gather_partials(h, source, token, rails, count, terms))
-            return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, reply_forward, channel %d: a partial "
-                              "of token %u of rank %d is not there", h->rank, h->call_name,
+            return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, reply_forward, channel %d: a "
+                              "partial of token %u of rank %d is not there", h->rank, h->call_name,
                               (unsigned long long)h->exchange, actor->channel, token, peer);
         unsigned char *place = reply_place(h, peer, offset, source, h->rail, token);
         h->ops->sum(leaving_sum(h, place), terms, count, (size_t)s->hidden);
@@ -378,8 +378,8 @@ afdep_status_t afdep_host_check_reply(const afdep_host_t *h, const afdep_reply_t
     if (stream)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: stream is not NULL on the host backend", h->call_name);
     if (h->receive_stage != AFDEP_RECEIVE_IDLE)
-        return afdep_fail(AFDEP_ERR_ORDER, "%s: the receive of exchange %llu has not returned its rows yet", h->call_name,
-                          (unsigned long long)h->started);
+        return afdep_fail(AFDEP_ERR_ORDER, "%s: the receive of exchange %llu has not returned its rows yet",
+                          h->call_name, (unsigned long long)h->started);
     if (h->finished == h->started)
         return afdep_fail(AFDEP_ERR_ORDER, "%s: no receive is unanswered; exchange %llu was the last", h->call_name,
                           (unsigned long long)h->finished);
@@ -387,8 +387,8 @@ afdep_status_t afdep_host_check_reply(const afdep_host_t *h, const afdep_reply_t
     if (o[0] != AFDEP_RECEIPT_MAGIC || o[1] != (uint64_t)(uintptr_t)h)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt is not one of this buffer's", h->call_name);
     if (o[2] != h->finished + 1)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt is of exchange %llu: %llu is answered next", h->call_name,
-                          (unsigned long long)o[2], (unsigned long long)h->finished + 1);
+        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt is of exchange %llu: %llu is answered next",
+                          h->call_name, (unsigned long long)o[2], (unsigned long long)h->finished + 1);
     if (o[3] != (uint64_t)h->planes[afdep_plane_index(h->shape, o[2])].row_count)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: the receipt was altered since its receive", h->call_name);
     if (o[3] > 0 && !r->rows)

@@ -338,8 +338,8 @@ afdep_status_t afdep_host_broken(afdep_host_t *h, const afdep_actor_t *actor, in
     char channel[32] = "";
     if (actor->channel >= 0)
         snprintf(channel, sizeof(channel), ", channel %d", actor->channel);
-    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx", h->rank,
-                      h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
+    return afdep_fail(AFDEP_ERR_PROTOCOL, "rank %d in %s of exchange %llu, %s%s: %s of rank %d holds 0x%016llx",
+                      h->rank, h->call_name, (unsigned long long)h->exchange, actor->duty, channel, word, peer,
                       (unsigned long long)seen);
 }
 
@@ -347,8 +347,8 @@ afdep_status_t afdep_host_beyond_bucket(afdep_host_t *h, const afdep_actor_t *ac
                                         uint64_t value)
 {
     return afdep_fail(AFDEP_ERR_PROTOCOL,
-                      "rank %d in %s of exchange %llu, %s: rank %d sent %s %llu and the bucket here is %d: all ranks of "
-                      "an exchange must be given the same bucket", h->rank, h->call_name,
+                      "rank %d in %s of exchange %llu, %s: rank %d sent %s %llu and the bucket here is %d: all ranks "
+                      "of an exchange must be given the same bucket", h->rank, h->call_name,
                       (unsigned long long)h->exchange, actor->duty, peer, what, (unsigned long long)value,
                       h->plane->bucket);
 }

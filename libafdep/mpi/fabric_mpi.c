@@ -119,8 +119,8 @@ static afdep_status_t make_domain(mpi_fabric_t *f)
     MPI_Comm_size(host, &on_host);
     MPI_Comm_free(&host);
     if (on_host != f->count)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the %d ranks %d to %d form a domain%s, and only %d of them are on the "
-                          "host of rank %d", f->count, f->peers[0], f->peers[f->count - 1],
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "the %d ranks %d to %d form a domain%s, and only %d of them are on "
+                          "the host of rank %d", f->count, f->peers[0], f->peers[f->count - 1],
                           f->peers[f->count - 1] - f->peers[0] == f->count - 1 ? "" : ", not all between them", on_host,
                           f->super.rank);
     return AFDEP_OK;

@@ -90,8 +90,8 @@ int afdep_few_layout_init(afdep_device_layout_t *l, const afdep_shape_t *s, int 
             l->rows = reserve(&plane, a, (uint64_t)s->capacity, l->row_stride);
         l->row_lines = reserve(&plane, a * few, (uint64_t)l->row_line_count, AFDEP_LINE_BYTES);
         l->choice_words = reserve(&plane, a * few, (uint64_t)afdep_choice_words(s), 16);
-        l->partial_lines = reserve(&plane, (uint64_t)s->ranks_per_domain * (uint64_t)s->attention_domains * few, reply_lines,
-                                   AFDEP_LINE_BYTES);
+        l->partial_lines = reserve(&plane, (uint64_t)s->ranks_per_domain * (uint64_t)s->attention_domains * few,
+                                   reply_lines, AFDEP_LINE_BYTES);
     } else {
         l->combine_lines = reserve(&plane, (uint64_t)s->ffn_domains * few, reply_lines, AFDEP_LINE_BYTES);
     }

@@ -171,8 +171,8 @@ AFDEP_HD uint64_t afdep_at_direct_row(const afdep_plane_layout_t *p, const afdep
     return p->inbox + ((uint64_t)a * (uint32_t)s->capacity + (uint32_t)position) * l->row.stride;
 }
 
-/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. Positions run slowest, so that exchanges of
-   few tokens, which use the first of every lane, touch few pages. */
+/* Rail inbox: row `position` on channel `c` of source domain `source_domain`. Positions run slowest, so that exchanges
+   of few tokens, which use the first of every lane, touch few pages. */
 AFDEP_HD uint64_t afdep_at_rail_row(const afdep_plane_layout_t *p, const afdep_layout_t *l, const afdep_shape_t *s,
                                     int source_domain, int c, int position)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who gets what: the targets and rails of a token's choices, for the host and the predictor alike; and, for the predictor,
- * which channels signal although they carried no row: validate/unit/test_predict_actors.c holds it to what the host's
- * actors send, message by message.
+ * Who gets what: the targets and rails of a token's choices, for the host and the predictor alike; and, for the
+ * predictor, which channels signal although they carried no row: validate/unit/test_predict_actors.c holds it to what
+ * the host's actors send, message by message.
  */
 #ifndef AFDEP_PROTOCOL_ROUTE_H
 #define AFDEP_PROTOCOL_ROUTE_H

@@ -93,7 +93,7 @@ AFDEP_HD int afdep_is_forwarder(const afdep_shape_t *s, int rank)
 }
 
 /* ---- Places. A shared domain holds F/M FFN ranks, on its first rails, and then its Attention ranks: FFN ranks come
-   first in the numbering of ranks all the same, so that there a domain is no range of ranks. ------------------------ */
+   first in the numbering of ranks all the same, so that there a domain is no range of ranks. ----------------------- */
 
 /* The rails of a domain with workers: 0 .. this - 1. */
 AFDEP_HD int afdep_worker_rails(const afdep_shape_t *s)

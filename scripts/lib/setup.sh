@@ -13,7 +13,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 have_numpy() { /usr/bin/python3 -c 'import numpy' 2>/dev/null; }
 have_module() { pkg-config --exists "$1" 2>/dev/null; }
 
-# need PACKAGE PROBE...: remembers PACKAGE as missing when the probe fails. Names are those of Debian 12 and Ubuntu 24.04.
+# need PACKAGE PROBE...: remembers PACKAGE as missing when the probe fails. Names of Debian 12 and Ubuntu 24.04.
 missing=()
 need() {
     local package=$1
@@ -56,7 +56,7 @@ install_missing() {
     missing=()
 }
 
-# configure_tree FOLDER ARGUMENT...: an out-of-tree configuration, made again only when the arguments or configure changed.
+# configure_tree FOLDER ARGUMENT...: an out-of-tree configuration, made again when the arguments or configure changed.
 configure_tree() {
     local folder=$1
     shift

@@ -90,7 +90,7 @@ tasks_per_node() {
     [[ $tasks =~ ^([0-9]+)(\(x[0-9]+\))?$ ]] && echo "${BASH_REMATCH[1]}"
 }
 
-# job_begin PROGRAM SCENARIO: checks that the job fits the scenario; sets scenario, ranks, per_node, build, out, launcher.
+# job_begin PROGRAM SCENARIO: checks that the job fits; sets scenario, ranks, per_node, build, out, launcher.
 job_begin() {
     local numbers ffn per_domain nodes
     scenario=$2
@@ -153,7 +153,7 @@ launch_with_mpirun() {
     [ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 }
 
-# Says where every rank is, and stops where that is not in blocks: a domain on two nodes would be measured as something else.
+# Says where every rank is, and stops where that is not in blocks: a domain on two nodes would not be a domain.
 job_place() {
     # shellcheck disable=SC2016 # expanded by each rank
     "${launcher[@]}" sh -c 'echo ${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}} ${SLURMD_NODENAME:-$(hostname)}' \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a hostile peer can leave in a rank's inbox: positions, headers and payloads, right up to some field or not at
- * all. Each input is one peer's queue, written in steps with progress between them. Either everything in it was right, or
- * the peer is given up with a sentence; nothing outside the registered memory is ever touched, which the sanitizer sees.
+ * all. Each input is one peer's queue, written in steps with progress between them. Either everything in it was right,
+ * or the peer is given up with a sentence; nothing outside the registered memory is ever touched, which the sanitizer
+ * sees.
  */
 #include <stdlib.h>
 

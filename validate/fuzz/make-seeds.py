@@ -64,7 +64,8 @@ def words():
          "--num-experts=8\n--top-k=2\n--routing=hot:1\n--capacity=16\n--num-sms=1")
     seed("options", "each-source", "--ffn-ranks\n1\n--attention-ranks\n2\n--tokens-per-source\n3,0\n--protocol=dense\n"
          "--dtype=fp8\n--stagger=off\n--in-flight=2\n--graph=off\n--check=off\n--warmup=1\n--iterations=3")
-    # struct: ffn, per domain, experts, top_k, hidden, dtype, capacity, num_sms, alignment, in_flight, timeout, toggles, flags
+    # struct: ffn, per domain, experts, top_k, hidden, dtype, capacity, num_sms, alignment, in_flight, timeout,
+    # toggles, flags
     fields = struct.pack("<15iI", 2, 2, 8, 2, 256, 1, 16, 1, 1, 1, 0, 0, 2, 1, 1, 1)
     fields = fields[:60]
     seed("config", "directional", bytes([6, 0]) + fields)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ncclGin over the loopback plugin (or over a real NIC): ranks as processes of this host, in domains that NCCL takes for
- * hosts of their own. Every rank puts rows to its rail peers of all other domains and signals them, waits for theirs,
- * checks every byte, and answers the same way; the kernel that does so runs all exchanges, and leaves at a deadline.
+ * ncclGin over the loopback plugin (or over a real NIC): ranks as processes of this host, in domains that NCCL takes
+ * for hosts of their own. Every rank puts rows to its rail peers of all other domains and signals them, waits for
+ * theirs, checks every byte, and answers the same way; the kernel that does so runs all exchanges, and leaves at a
+ * deadline.
  *
  *   gin_loopback [--ranks N] [--ranks-per-domain D] [--exchanges N] [--rows R] [--bytes B] [--contexts C] [--reset 0|1]
  *
@@ -88,7 +89,7 @@ static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t 
     ncclTeam world = ncclTeamWorld(dc);
     ncclGinSignal_t signal = phase * s.ranks + me;
     size_t from = place(s, 1, phase, exchange & 1, peer), to = place(s, 0, phase, exchange & 1, me);
-    /* A tail as the protocol has it: one finish, and the rows it covers. It rides on the last row, or comes after it. */
+    /* A tail as the protocol has it: one finish, and the rows it covers. It rides on the last row, or comes after. */
     ncclGin_SignalAdd tail{ signal, (1ull << 32) | (unsigned)s.rows };
     for (int row = 0; row < s.rows; row++, from += s.bytes, to += s.bytes) {
         if (row == s.rows - 1 && exchange % 2 == 0)
@@ -100,8 +101,8 @@ static __device__ void send(const shape &s, ncclDevComm const &dc, ncclWindow_t 
         gin.signal(world, peer, tail);
 }
 
-static __device__ int await(const shape &s, ncclDevComm const &dc, int me, int peer, unsigned long long count, int phase,
-                            unsigned long long deadline, findings *found)
+static __device__ int await(const shape &s, ncclDevComm const &dc, int me, int peer, unsigned long long count,
+                            int phase, unsigned long long deadline, findings *found)
 {
     ncclGin gin(dc, context_of(s, me, peer));
     unsigned long long want = count << 32 | (unsigned)(count * (unsigned)s.rows), got;
@@ -216,8 +217,8 @@ static int barrier(board *b, int ranks, int *turn)
 static int judge(const findings &f, int rank)
 {
     if (f.late)
-        fprintf(stderr, "gin_loopback: rank %d: no signal %llu of phase %llu from rank %llu before the deadline\n", rank,
-                (f.late & ~(1ull << 63)) >> 32, f.late & 0xFFFF, f.late >> 16 & 0xFFFF);
+        fprintf(stderr, "gin_loopback: rank %d: no signal %llu of phase %llu from rank %llu before the deadline\n",
+                rank, (f.late & ~(1ull << 63)) >> 32, f.late & 0xFFFF, f.late >> 16 & 0xFFFF);
     if (f.wrong_signals)
         fprintf(stderr, "gin_loopback: rank %d: %llu signals beyond what was sent\n", rank, f.wrong_signals);
     if (f.wrong_bytes)
@@ -350,7 +351,8 @@ static int parse(options *o, int argc, char **argv)
         }
     }
     if (o->ranks % o->per_domain != 0 || o->ranks == o->per_domain || o->bytes % 16 != 0) {
-        fprintf(stderr, "gin_loopback: --ranks must be several times --ranks-per-domain, and --bytes a multiple of 16\n");
+        fprintf(stderr,
+                "gin_loopback: --ranks must be several times --ranks-per-domain, and --bytes a multiple of 16\n");
         return 2;
     }
     return 0;

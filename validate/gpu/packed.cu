@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed rows as kernels make them and sum them, against the library's own loops: every BF16 there is in groups of every
- * scale, among them NaN, infinities, denormals and the range limit. Run by hand where there is a GPU (scripts/gpu-check);
- * scripts/simt-check runs it on the processor.
+ * Packed rows as kernels make them and sum them, against the library's own loops: every BF16 there is in groups of
+ * every scale, among them NaN, infinities, denormals and the range limit. Run by hand where there is a GPU
+ * (scripts/gpu-check); scripts/simt-check runs it on the processor.
  *
- * Would catch: a conversion that rounds otherwise than numerics/e4m3.h, a group's scale taken over other lanes, a NaN or an
- * infinity that spoils its group, codes in another order.
+ * Would catch: a conversion that rounds otherwise than numerics/e4m3.h, a group's scale taken over other lanes, a NaN
+ * or an infinity that spoils its group, codes in another order.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static __global__ void sum_kernel(const unsigned char *packed, uint16_t *sums)
     }
 }
 
-/* Groups around an exponent, with NaN, infinities and far smaller elements strewn in; in the first rows every BF16 once. */
+/* Groups around an exponent, with NaN, infinities and far smaller elements strewn in; first of all every BF16 once. */
 static void make_rows(uint16_t *rows, uint32_t round)
 {
     uint64_t state = 88172645463325252u + round;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In place of CUDA's header, where kernels are compiled for the processor (see simt.cc): every CUDA thread is a fiber, a CTA
- * is a thread of the system, and what threads of a warp or CTA do together waits until all have come. Types and the C API
- * are CUDA's own.
+ * In place of CUDA's header, where kernels are compiled for the processor (see simt.cc): every CUDA thread is a fiber,
+ * a CTA is a thread of the system, and what threads of a warp or CTA do together waits until all have come. Types and
+ * the C API are CUDA's own.
  */
 #ifndef AFDEP_SIMT_CUDA_RUNTIME_H
 #define AFDEP_SIMT_CUDA_RUNTIME_H
@@ -321,7 +321,8 @@ template <typename... Parameters, typename... Arguments>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                              Arguments &&...arguments)
 {
-    return afdep_simt_launch(config->gridDim, config->blockDim, config->stream, [kernel, arguments...]() { kernel(arguments...); });
+    return afdep_simt_launch(config->gridDim, config->blockDim, config->stream,
+                             [kernel, arguments...]() { kernel(arguments...); });
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of libafdep/cuda/nccl_team.cu, whose kernel needs NCCL's device functions: no fabric gets here without a GPU. */
+/* In place of libafdep/cuda/nccl_team.cu, whose kernel needs NCCL's device functions: only GPUs have its fabric. */
 #include <cuda_runtime.h>
 
 extern "C" {

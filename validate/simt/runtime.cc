@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of CUDA's runtime and driver that this project makes, with the processor's memory and fibers (simt.cc) behind
- * them. Streams do everything at once, so a call returns when its work is done; captures keep it for the graph. Devices are
- * as many as SIMT_GPUS says (2), each with SIMT_SMS multiprocessors (8). Ranks have to be threads of one process.
+ * The calls of CUDA's runtime and driver that this project makes, with the processor's memory and fibers (simt.cc)
+ * behind them. Streams do everything at once, so a call returns when its work is done; captures keep it for the graph.
+ * Devices are as many as SIMT_GPUS says (2), each with SIMT_SMS multiprocessors (8). Ranks have to be threads of one
+ * process.
  */
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -108,7 +109,7 @@ static CUresult export_nothing(void *fd, CUmemGenericAllocationHandle, CUmemAllo
     return CUDA_SUCCESS;
 }
 
-/* ---- The runtime's ------------------------------------------------------------------------------------------------ */
+/* ---- The runtime's ------------------------------------------------------------------------------------------- */
 
 extern "C" {
 
@@ -240,8 +241,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return enqueue(stream, [=]() { copy(to, from, bytes); });
 }
 
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind, cudaStream_t stream)
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind, cudaStream_t stream)
 {
     return enqueue(stream, [=]() {
         for (size_t row = 0; row < height; row++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels on the processor: a CTA is a thread of the system, its CUDA threads are fibers that take turns, and every CTA of
- * every rank runs at once, as on a GPU that has room for all. What the kernels do is checked that way where there is no GPU:
- * arithmetic, protocol, barriers that not all lanes reach, waits that never end. What GPUs may reorder is not.
+ * Kernels on the processor: a CTA is a thread of the system, its CUDA threads are fibers that take turns, and every CTA
+ * of every rank runs at once, as on a GPU that has room for all. What the kernels do is checked that way where there is
+ * no GPU: arithmetic, protocol, barriers that not all lanes reach, waits that never end. What GPUs may reorder is not.
  */
 #include <cuda_runtime.h>
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-# First words of an instruction, and its replacement: {0}, {1}, ... are the operands in the order in which they are written.
+# First words of an instruction, and its replacement: {0}, {1}, ... are the operands in the order they are written in.
 INSTRUCTIONS = [
     ("ld.acquire.", "{0} = afdep_simt_load({1}, __ATOMIC_ACQUIRE)"),
     ("ld.relaxed.", "{0} = afdep_simt_load({1}, __ATOMIC_RELAXED)"),

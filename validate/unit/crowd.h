@@ -44,7 +44,7 @@ static inline void *crowd_main(void *argument)
     return NULL;
 }
 
-/* NULL when every rank was content; else the first sentence, in this thread's own storage that lasts until its next run. */
+/* NULL when every rank was content; else the first sentence, in this thread's storage, until its next run. */
 static inline const char *crowd_run(int size, crowd_rank_fn body, void *context)
 {
     static _Thread_local char first[512];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What afdep-bench says of its samples: order statistics by hand-counted examples, and reservoirs that ranks fill alike. */
+/* What afdep-bench says of its samples: order statistics by hand-counted examples, reservoirs that ranks fill alike. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +63,7 @@ static void test_everything_is_kept_while_it_fits(void **state)
     free(reservoir);
 }
 
-/* Two ranks keep the same iterations at the same places, whatever they measured, and late ones as often as early ones. */
+/* Two ranks keep the same iterations at the same places, whatever they measured, and late ones as often as early. */
 static void test_ranks_keep_the_same(void **state)
 {
     (void)state;

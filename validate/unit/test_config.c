@@ -101,10 +101,11 @@ static void test_defaults(void **state)
     static const struct {
         const char *name;
         int64_t value;
-    } wanted[] = { { "num_sms", 24 },       { "expert_alignment", 1 }, { "in_flight", 1 },    { "timeout_ms", 60000 },
-                   { "stagger", 1 },        { "sparse_dispatch", 1 },  { "sparse_combine", 1 }, { "apply_weights", 0 },
-                   { "union_buffers", 0 },  { "dtype", 0 },            { "first_exchange", 0 },
-                   { "fp8_combine", 0 }, { "fp8_combine_min_bucket", 0 }, { "shared_hybrid_forward", 0 }, { "shared_hybrid_collect", 0 } };
+    } wanted[] = { { "num_sms", 24 },      { "expert_alignment", 1 },      { "in_flight", 1 },
+                   { "timeout_ms", 60000 }, { "stagger", 1 },               { "sparse_dispatch", 1 },
+                   { "sparse_combine", 1 }, { "apply_weights", 0 },         { "union_buffers", 0 },
+                   { "dtype", 0 },          { "first_exchange", 0 },        { "fp8_combine", 0 },
+                   { "fp8_combine_min_bucket", 0 }, { "shared_hybrid_forward", 0 }, { "shared_hybrid_collect", 0 } };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         assert_int_equal(value_of(wanted[i].name, NULL, AFDEP_FROM_DEFAULT), wanted[i].value);
     afdep_config_t c = plain();
@@ -155,7 +156,8 @@ static void test_environment_and_field(void **state)
             assert_int_equal(value_of(row->name, &c, AFDEP_FROM_CONFIG), 1);
         } else {
             int toggle = row->type == AFDEP_SETTING_TOGGLE;
-            int32_t value = row->fallback || toggle ? (int32_t)row->fallback : 1; /* a number's 0 asks for the default */
+            /* a number's 0 asks for the default */
+            int32_t value = row->fallback || toggle ? (int32_t)row->fallback : 1;
             int32_t field = value + (toggle ? AFDEP_OFF : 0);
             memcpy((char *)&c + row->offset, &field, sizeof(field));
             assert_int_equal(value_of(row->name, &c, AFDEP_FROM_CONFIG), value);
@@ -569,8 +571,8 @@ static afdep_status_t call_reply(afdep_buffer_t *buffer, future_t *f)
     return afdep_worker_reply(buffer, &f->reply, NULL);
 }
 
-/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. `less` bytes
-   are fewer than any version has. */
+/* Structs that the caller fills: a set tail is refused, a zero one accepted, and what comes back keeps its size. `less`
+   bytes are fewer than any version has. */
 static const char *check_call(afdep_buffer_t *buffer, call_fn call, future_t *f, size_t size, size_t less)
 {
     size_t broken[] = { 0, less, SIZE_MAX }, larger = size + TAIL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what a kernel recorded to a status and a sentence: who, where, which word, what it should hold and what it holds. */
+/* From what a kernel recorded to a status and a sentence: who, where, which word, what it should hold and does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,22 +71,22 @@ static void test_a_deadline(void **state)
     (void)state;
     rank_t r;
     says(make(&r, &late_route), AFDEP_ERR_TIMEOUT,
-         "nothing came in 1500 ms though all ranks live: rank 1 in worker_receive of exchange 5, token 7, slot 3 waited for the "
-         "route word of rank 2, which holds 0x400000009 in place of 0x500000000");
+         "nothing came in 1500 ms though all ranks live: rank 1 in worker_receive of exchange 5, token 7, slot 3 "
+         "waited for the route word of rank 2, which holds 0x400000009 in place of 0x500000000");
     afdep_cuda_record_t row = late_route;
     row.word = AFDEP_CUDA_WORD_ROW;
     afdep_cuda_t *c = make(&r, &row);
     dead_rank = 3;
     says(c, AFDEP_ERR_PEER,
-         "rank 3 is dead: rank 1 in worker_receive of exchange 5, token 7, piece 3 waited for the row word of rank 2, which "
-         "holds 0x400000009 in place of 0x500000000");
+         "rank 3 is dead: rank 1 in worker_receive of exchange 5, token 7, piece 3 waited for the row word of rank 2, "
+         "which holds 0x400000009 in place of 0x500000000");
     afdep_cuda_record_t answer = late_route;
     answer.word = AFDEP_CUDA_WORD_ANSWER;
     answer.call = AFDEP_CUDA_DISPATCH;
     answer.token = answer.piece = -1;
     says(make(&r, &answer), AFDEP_ERR_TIMEOUT,
-         "nothing came in 1500 ms though all ranks live: rank 1 in source_dispatch of exchange 5 waited for the answer to an "
-         "earlier exchange of rank 2, which holds 0x400000009 in place of 0x500000000");
+         "nothing came in 1500 ms though all ranks live: rank 1 in source_dispatch of exchange 5 waited for the answer "
+         "to an earlier exchange of rank 2, which holds 0x400000009 in place of 0x500000000");
 }
 
 static void test_wrong_words(void **state)
@@ -108,7 +108,9 @@ static void test_what_peers_say(void **state)
 {
     (void)state;
     rank_t r;
-    afdep_cuda_record_t told = { .ready = 1, .status = (uint32_t)-AFDEP_ERR_PEER, .word = AFDEP_CUDA_WORD_FAILURE, .peer = 2 };
+    afdep_cuda_record_t told = {
+        .ready = 1, .status = (uint32_t)-AFDEP_ERR_PEER, .word = AFDEP_CUDA_WORD_FAILURE, .peer = 2
+    };
     told.seen = afdep_word((uint32_t)-AFDEP_ERR_PEER, 3 + 1);
     says(make(&r, &told), AFDEP_ERR_PEER, "rank 3 is dead, says rank 2");
     told.seen = afdep_word((uint32_t)-AFDEP_ERR_TIMEOUT, 0 + 1);
@@ -146,15 +148,16 @@ static void test_routes(void **state)
     found.route = (uint64_t)1234567 << 39 | (uint64_t)31 << 33 | 77;
     afdep_cuda_t *c = make(&r, &found);
     assert_int_equal(afdep_cuda_look_route(c), AFDEP_ERR_ROUTE);
-    assert_string_equal(afdep_last_error(), "source_dispatch of exchange 9: token 1234567, slot 31: expert 77 is outside 0 to 7; "
-                                            "taken as -1");
+    assert_string_equal(afdep_last_error(), "source_dispatch of exchange 9: token 1234567, slot 31: expert 77 is "
+                                            "outside 0 to 7; taken as -1");
     assert_int_equal(afdep_cuda_look(c), AFDEP_OK); /* it poisons nothing */
     c->told_route = 9;
     assert_int_equal(afdep_cuda_look_route(c), AFDEP_OK);
     r.record.route_exchange = 10;
     r.record.route = (uint64_t)2 << 39 | (uint64_t)1 << 33 | (uint64_t)1 << 32 | 5;
     assert_int_equal(afdep_cuda_look_route(c), AFDEP_ERR_ROUTE);
-    assert_string_equal(afdep_last_error(), "source_dispatch of exchange 10: token 2, slot 1: expert 5 is repeated; taken as -1");
+    assert_string_equal(afdep_last_error(),
+                        "source_dispatch of exchange 10: token 2, slot 1: expert 5 is repeated; taken as -1");
 }
 
 int main(void)

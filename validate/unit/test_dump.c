@@ -406,7 +406,8 @@ static void test_broken_files(void **state)
     assert_refused("--ffn-ranks 4 --ranks-per-domain 2", 1, "rank2/reply.npy: No such file");
     assert_refused("--ffn-ranks 6 --ranks-per-domain 2", 1, "folders of ranks");
     assert_refused("--ffn-ranks=-1 --ranks-per-domain 2", 2, "must be at least 0");
-    assert_refused("--ffn-ranks 0 --ranks-per-domain 2", 1, "rank0/x.npy: No such file"); /* not every rank is a source */
+    /* not every rank is a source */
+    assert_refused("--ffn-ranks 0 --ranks-per-domain 2", 1, "rank0/x.npy: No such file");
     assert_refused("--no-such-option", 2, "usage");
 }
 

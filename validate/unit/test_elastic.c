@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The elastic calls through the public API: who may make them, what is refused and changes nothing, a receive that comes
- * back for room while its dispatch is under way, and invalid routes that are named once everything has been received. In
- * one domain and across domains, with and without the entry barrier.
+ * The elastic calls through the public API: who may make them, what is refused and changes nothing, a receive that
+ * comes back for room while its dispatch is under way, and invalid routes that are named once everything has been
+ * received. In one domain and across domains, with and without the entry barrier.
  */
 #include <setjmp.h>
 #include <stdarg.h>

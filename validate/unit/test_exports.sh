@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The shared library shows the functions that the public headers declare, and what the MPI library borrows; nothing else.
+# The shared library shows the functions that the public headers declare, and what the MPI library borrows; no more.
 set -u
 top=${srcdir:-.}
 library=libafdep/.libs/libafdep.so

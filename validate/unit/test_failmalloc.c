@@ -376,7 +376,8 @@ static void test_loopback_link(void **state)
         counting = 0;
         if (status != AFDEP_OK) {
             assert_int_equal(status, AFDEP_ERR_MEMORY);
-            assert_non_null(strstr(afdep_last_error(), "memory") ? afdep_last_error() : strstr(afdep_last_error(), "map"));
+            assert_non_null(strstr(afdep_last_error(), "memory") ? afdep_last_error()
+                                                                 : strstr(afdep_last_error(), "map"));
         }
         made = status == AFDEP_OK;
         assert_int_equal(atomic_load(&live), before);

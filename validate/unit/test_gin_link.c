@@ -743,7 +743,8 @@ static void test_connect_refuses(void **state)
             want = "rank 1 has not connected in time";
             status = AFDEP_ERR_TIMEOUT;
         }
-        assert_int_equal(afdep_gin_connect(listeners[0], pointers, 2, 0, 50, afdep_gin_memory_open_host, &link), status);
+        assert_int_equal(afdep_gin_connect(listeners[0], pointers, 2, 0, 50, afdep_gin_memory_open_host, &link),
+                         status);
         if (!strstr(afdep_last_error(), want))
             fail_msg("'%s' says nothing of '%s'", afdep_last_error(), want);
         for (int r = 0; r < 2; r++)

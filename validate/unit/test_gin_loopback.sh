@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# scripts/gin-loopback: which domain a rank is in, under each launcher's variables, what it sets and what it keeps, and what
-# it refuses; and that the plugin shows NCCL's tables, nothing else, and needs no CUDA to be loaded.
+# scripts/gin-loopback: which domain a rank is in, under each launcher's variables, what it sets and what it keeps, and
+# what it refuses; and that the plugin shows NCCL's tables, nothing else, and needs no CUDA to be loaded.
 set -u
 script=${srcdir:-.}/scripts/gin-loopback
 plugin=libafdep/.libs/libnccl-net-afdep.so

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin as NCCL loads it: the library by its file, the tables by their symbols, and puts and signals through each of
- * them, on host memory. What the tables must look like is counted in bytes here, apart from their declarations.
+ * The plugin as NCCL loads it: the library by its file, the tables by their symbols, and puts and signals through each
+ * of them, on host memory. What the tables must look like is counted in bytes here, apart from their declarations.
  */
 #include <dlfcn.h>
 #include <setjmp.h>

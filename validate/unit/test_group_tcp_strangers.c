@@ -135,14 +135,15 @@ static void test_wrong_token(void **state)
     (void)state;
     char words[160];
     tcp_rank_t ranks[2];
-    tcp_prepare(ranks, 2, tcp_free_port(), 1000);
+    tcp_prepare(ranks, 2, tcp_free_port(), LONG_MS);
+    ranks[0].tcp.timeout_ms = 3000; /* it waits for the right rank 1 to the end */
     ranks[1].tcp.token = "a token that only that job has";
     tcp_start(&ranks[0]);
     tcp_start(&ranks[1]);
     tcp_join(&ranks[0]);
     tcp_join(&ranks[1]);
     expect_error(&ranks[1], "the job tokens differ");
-    snprintf(words, sizeof words, "rank 1 of 2 did not come to 127.0.0.1:%d within 1000 ms; 1 connection was dropped, "
+    snprintf(words, sizeof words, "rank 1 of 2 did not come to 127.0.0.1:%d within 3000 ms; 1 connection was dropped, "
              "the last because it did not know the job token", ranks[0].tcp.port);
     expect_error(&ranks[0], words);
 }

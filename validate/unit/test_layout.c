@@ -312,11 +312,13 @@ static void test_ranks(void **state)
     assert_int_equal(afdep_expert_target(&s, 11), 3);
 }
 
-/* Domains of both roles, or of ranks that are both: every rank has one place, and FFN ranks come first in the numbering. */
+/* Domains of both roles, or of ranks that are both: every rank has one place, and FFN ranks come first. */
 static void test_shared_domains(void **state)
 {
     (void)state;
-    static const int topologies[][3] = { { 2, 6, 4 }, { 6, 18, 4 }, { 4, 2, 3 }, { 2, 2, 2 }, { 6, 2, 4 }, { 0, 8, 4 } };
+    static const int topologies[][3] = {
+        { 2, 6, 4 }, { 6, 18, 4 }, { 4, 2, 3 }, { 2, 2, 2 }, { 6, 2, 4 }, { 0, 8, 4 }
+    };
     for (size_t t = 0; t < sizeof(topologies) / sizeof(topologies[0]); t++) {
         const int *topology = topologies[t];
         afdep_shape_t s = shape_of(topology[0], topology[1], topology[2], 2, 8, 1);

@@ -19,8 +19,8 @@ static const char *check(const char *profile, const char *tokens, char *why, siz
     char *arguments[sizeof(words) / sizeof(words[0])];
     afdep_bench_plan_t plan;
     memcpy(arguments, words, sizeof(words));
-    assert_int_equal(afdep_bench_plan_parse(&plan, (int)(sizeof(words) / sizeof(words[0])) - 1, arguments, 0, why, size),
-                     0);
+    assert_int_equal(
+        afdep_bench_plan_parse(&plan, (int)(sizeof(words) / sizeof(words[0])) - 1, arguments, 0, why, size), 0);
     int status = afdep_bench_ll_check(&plan, why, size);
     afdep_bench_plan_free(&plan);
     return status == 0 ? NULL : why;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the nccl fabric stands on, without a GPU: which versions go together, and calls that may never return: their result,
- * a deadline, a peer's death; who owns what afterwards.
+ * What the nccl fabric stands on, without a GPU: which versions go together, and calls that may never return: their
+ * result, a deadline, a peer's death; who owns what afterwards.
  */
 #include <setjmp.h>
 #include <stdarg.h>

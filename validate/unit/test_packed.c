@@ -103,8 +103,8 @@ static void check_row(const uint16_t *row, size_t n)
         there_and_back(ops, got, row, n);
         for (size_t i = 0; i < n; i++) {
             if (got[i] != want[i]) {
-                fail_msg("%s: element %zu, 0x%04X, comes back as 0x%04X and not as 0x%04X", ops->name, i, row[i], got[i],
-                         want[i]);
+                fail_msg("%s: element %zu, 0x%04X, comes back as 0x%04X and not as 0x%04X", ops->name, i, row[i],
+                         got[i], want[i]);
             }
         }
     }

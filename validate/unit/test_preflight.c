@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preflight on machines that are not here: trees of /sys as such machines have them, written out below, and a verbs
- * library of this test's own, whose functions take the place of rdma-core's. Each machine is judged right at first; then
- * one thing after the other is taken from it, and exactly the requirement that says so must fail.
+ * library of this test's own, whose functions take the place of rdma-core's. Each machine is judged right at first;
+ * then one thing after the other is taken from it, and exactly the requirement that says so must fail.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -158,10 +158,14 @@ static const char *const two_switches[] = {
     "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:19:00.0",
     "sys/devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:00.0/0000:3a:00.0",
     "sys/devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:02.0/0000:3b:00.0",
-    "sys/bus/pci/devices/0000:18:00.0 -> ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0",
-    "sys/bus/pci/devices/0000:19:00.0 -> ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:19:00.0",
-    "sys/bus/pci/devices/0000:3a:00.0 -> ../../../devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:00.0/0000:3a:00.0",
-    "sys/bus/pci/devices/0000:3b:00.0 -> ../../../devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:02.0/0000:3b:00.0",
+    "sys/bus/pci/devices/0000:18:00.0 -> "
+    "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0",
+    "sys/bus/pci/devices/0000:19:00.0 -> "
+    "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:19:00.0",
+    "sys/bus/pci/devices/0000:3a:00.0 -> "
+    "../../../devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:00.0/0000:3a:00.0",
+    "sys/bus/pci/devices/0000:3b:00.0 -> "
+    "../../../devices/pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:02.0/0000:3b:00.0",
     "sys/class/infiniband/mlx5_0/device -> ../../../0000:18:00.0",
     "sys/class/infiniband/mlx5_0/ports/1/rate = 400 Gb/sec (4X NDR)",
     "sys/class/infiniband/mlx5_1/device -> ../../../0000:3a:00.0",
@@ -215,8 +219,8 @@ static afdep_preflight_facts_t good_facts(void)
                                   .gin_type = "3", .memlock_bytes = -1, .mpi = 1 };
     cJSON *gpus = afdep_machine_parse_gpus("NVIDIA H200, 143771, 9.0, 00000000:19:00.0, Disabled, 580.0\n"
                                            "NVIDIA H200, 143771, 9.0, 00000000:3B:00.0, Disabled, 580.0\n", driver, 32);
-    afdep_machine_parse_nvlinks("GPU 0: NVIDIA H200\n\t Link 0: 26.562 GB/s\nGPU 1: NVIDIA H200\n\t Link 0: 26.562 GB/s\n",
-                                gpus);
+    afdep_machine_parse_nvlinks(
+        "GPU 0: NVIDIA H200\n\t Link 0: 26.562 GB/s\nGPU 1: NVIDIA H200\n\t Link 0: 26.562 GB/s\n", gpus);
     f.machine = cJSON_CreateObject();
     cJSON_AddItemToObject(f.machine, "gpus", gpus);
     cJSON_AddItemToObject(f.machine, "nics", afdep_nics(root));
@@ -247,7 +251,8 @@ static const char *unmet(const afdep_preflight_facts_t *facts, const afdep_scena
     names[0] = 0;
     cJSON_ArrayForEach(r, cJSON_GetObjectItem(json, "requirements")) {
         int is_fatal = cJSON_IsTrue(cJSON_GetObjectItem(r, "fatal"));
-        assert_true(cJSON_GetObjectItem(r, "found")->valuestring[0] && cJSON_GetObjectItem(r, "needed")->valuestring[0]);
+        assert_true(cJSON_GetObjectItem(r, "found")->valuestring[0] &&
+                    cJSON_GetObjectItem(r, "needed")->valuestring[0]);
         if (!cJSON_IsFalse(cJSON_GetObjectItem(r, "met")))
             continue;
         *(is_fatal ? &fatal : &optional) += 1;
@@ -286,14 +291,14 @@ static void test_nics(void **state)
     good_nics[1].port[1] = (fake_port_t){ IBV_PORT_DOWN, IBV_MTU_1024, IBV_LINK_LAYER_ETHERNET };
     cJSON *nics = afdep_nics(root);
     char *text = cJSON_PrintUnformatted(nics);
-    assert_string_equal(text,
-                        "[{\"name\":\"mlx5_0\",\"pci\":\"0000:18:00.0\",\"firmware\":\"28.39.1002\",\"atomics\":\"hca\","
-                        "\"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link\":\"infiniband\",\"mtu\":4096,"
-                        "\"rate_gbits_per_s\":400}]},"
-                        "{\"name\":\"mlx5_1\",\"pci\":\"0000:3a:00.0\",\"firmware\":\"28.39.1002\",\"atomics\":\"none\","
-                        "\"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link\":\"infiniband\",\"mtu\":4096,"
-                        "\"rate_gbits_per_s\":400},{\"port\":2,\"state\":\"DOWN\",\"link\":\"ethernet\",\"mtu\":1024,"
-                        "\"rate_gbits_per_s\":null}]}]");
+    assert_string_equal(
+        text, "[{\"name\":\"mlx5_0\",\"pci\":\"0000:18:00.0\",\"firmware\":\"28.39.1002\",\"atomics\":\"hca\","
+              "\"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link\":\"infiniband\",\"mtu\":4096,"
+              "\"rate_gbits_per_s\":400}]},"
+              "{\"name\":\"mlx5_1\",\"pci\":\"0000:3a:00.0\",\"firmware\":\"28.39.1002\",\"atomics\":\"none\","
+              "\"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link\":\"infiniband\",\"mtu\":4096,"
+              "\"rate_gbits_per_s\":400},{\"port\":2,\"state\":\"DOWN\",\"link\":\"ethernet\",\"mtu\":1024,"
+              "\"rate_gbits_per_s\":null}]}]");
     cJSON_free(text);
     cJSON_Delete(nics);
     assert_int_equal(fake_open, 0);

@@ -161,7 +161,8 @@ static const struct {
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"zipf\", \"s\": -1}", "routing", "-1" },
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"hot\", \"expert\": 8}", "routing", "8 is not in 0 .. 7" },
     { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"\"}", "file", "file name" },
-    { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"a\", \"file\": \"b\"}", "routing.file", "second time" },
+    { "{\"kind\": \"uniform\"}", "{\"kind\": \"trace\", \"file\": \"a\", \"file\": \"b\"}", "routing.file",
+      "second time" },
     { "\"topology\": {", "\"topology\": {\"gpus\": 8, ", "gpus", "8" },
     { "{\"num_experts\": 8, \"top_k\": 2, \"hidden\": 256}", "[]", "model", "[] is not an object" },
 };

@@ -4,8 +4,8 @@
  *
  * A put is read from its owner's memory into staging, written as messages into the target's inbox, and applied by the
  * target itself, since only the process that made a signal's memory can write it. A request is done once its source may
- * be overwritten, as with a network; a full queue only makes that later. Signals are added after every put that the same
- * rank issued before to the same target, whatever its context.
+ * be overwritten, as with a network; a full queue only makes that later. Signals are added after every put that the
+ * same rank issued before to the same target, whatever its context.
  *
  * All calls on one link may come from any thread. None of them waits for a peer, but connect.
  */

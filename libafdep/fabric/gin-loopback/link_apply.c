@@ -4,9 +4,9 @@
  * and reads the signal words that they add to; once all of that is done it writes the sums.
  *
  * Why signals come after the puts they follow: a round's words are written only after the mark behind its payloads has
- * been passed, earlier rounds' payloads are earlier on the same stream, and a later round never begins before this one's
- * words are queued. Why no addition is lost: this rank is the only writer of its words beside the program's own resets,
- * which may not race with signals, and a word's next read is behind its last write on the stream.
+ * been passed, earlier rounds' payloads are earlier on the same stream, and a later round never begins before this
+ * one's words are queued. Why no addition is lost: this rank is the only writer of its words beside the program's own
+ * resets, which may not race with signals, and a word's next read is behind its last write on the stream.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory, through the driver that the program has loaded already: this file needs no CUDA to be built, and a machine
- * without a GPU none to load the plugin. Copies go through pinned staging on a non-blocking stream, so that the copy
- * engines move them while kernels spin; a mark is an event, and asking for it never waits.
+ * GPU memory, through the driver that the program has loaded already: this file needs no CUDA to be built, and a
+ * machine without a GPU none to load the plugin. Copies go through pinned staging on a non-blocking stream, so that the
+ * copy engines move them while kernels spin; a mark is an event, and asking for it never waits.
  */
 #include <dlfcn.h>
 #include <stdlib.h>

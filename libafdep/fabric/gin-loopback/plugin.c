@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libnccl-net-afdep.so: the tables that NCCL looks up, over links. The network carries nothing: it has to be there, with
- * one device, for NCCL to look at the rest. GIN runs in proxy mode, so NCCL's own thread takes requests from the GPU and
- * calls iput, iput_signal, test and progress here.
+ * libnccl-net-afdep.so: the tables that NCCL looks up, over links. The network carries nothing: it has to be there,
+ * with one device, for NCCL to look at the rest. GIN runs in proxy mode, so NCCL's own thread takes requests from the
+ * GPU and calls iput, iput_signal, test and progress here.
  */
 #include <stdatomic.h>
 #include <stdio.h>

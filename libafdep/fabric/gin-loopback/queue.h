@@ -97,8 +97,8 @@ void afdep_gin_receiver_init(afdep_gin_receiver_t *receiver, void *inbox, int ra
 
 /*
  * The next message, if one was published: 1 sets `*header` (a copy that the source cannot change any more) and
- * `*payload`; 0: none. Stays the next one until it is taken. `*status` PROTOCOL, with a sentence, where what is there is
- * nothing that a correct source writes.
+ * `*payload`; 0: none. Stays the next one until it is taken. `*status` PROTOCOL, with a sentence, where what is there
+ * is nothing that a correct source writes.
  */
 int afdep_gin_next(afdep_gin_receiver_t *receiver, int source, afdep_gin_header_t *header,
                    const unsigned char **payload, afdep_status_t *status);

@@ -260,8 +260,8 @@ typedef struct afdep_load {
 /*
  * Local. Fills `load`. May be called from any thread at any time between opening and closing, also while another thread
  * is in a role call, which does not wait for it (but not during afdep_buffer_readmit()): what is read is as some
- * exchange left it, never a part of one. CUDA: the kernels go on; exchanges count when their dispatch or receive is over on
- * the GPU, replayed ones too. Errors: ARGUMENT; CUDA also MEMORY, TRANSPORT.
+ * exchange left it, never a part of one. CUDA: the kernels go on; exchanges count when their dispatch or receive is
+ * over on the GPU, replayed ones too. Errors: ARGUMENT; CUDA also MEMORY, TRANSPORT.
  */
 AFDEP_EXPORT afdep_status_t afdep_buffer_load(const afdep_buffer_t *buffer, afdep_load_t *load);
 

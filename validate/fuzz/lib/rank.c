@@ -109,8 +109,8 @@ static afdep_toggle_t toggle(int on)
     return on ? AFDEP_ON : AFDEP_OFF;
 }
 
-/* Direct: 2 FFN and 4 Attention ranks in one domain. Across domains: the same in 3 domains of 2, one of FFN ranks, or in 2
-   domains of both roles. */
+/* Direct: 2 FFN and 4 Attention ranks in one domain. Across domains: the same in 3 domains of 2, one of FFN ranks, or
+   in 2 domains of both roles. */
 static void resolve(afdep_settings_t *settings, uint8_t bits)
 {
     afdep_config_t c = AFDEP_CONFIG_INIT;
