@@ -86,7 +86,7 @@ def main():
         name = os.path.basename(path)
         with open(path, encoding="utf-8") as file:
             text = translate(file.read(), name)
-        with open(os.path.join(folder, name + (".cc" if name.endswith(".cu") else "")), "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
