@@ -438,6 +438,18 @@ static const afdep_peer_counters_t *cuda_counters(const void *state)
     return c->counters;
 }
 
+static void cuda_gin(const void *state, afdep_buffer_info_t *info)
+{
+    const afdep_rail_gin_t *g = &((const afdep_cuda_t *)state)->fabric->gin;
+    if (!g->host)
+        return;
+    info->gin_contexts = g->contexts;
+    info->gin_type = g->found_type;
+    info->gin_traffic_class = g->traffic_class;
+    info->gin_loopback = g->loopback;
+    info->gin_why = g->why;
+}
+
 const afdep_backend_t afdep_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -451,6 +463,7 @@ const afdep_backend_t afdep_backend_cuda = {
     .error = cuda_error,
     .exchanges = cuda_exchanges,
     .counters = cuda_counters,
+    .gin = cuda_gin,
     .segment_bytes = segment_bytes,
     .private_bytes = private_bytes,
 };

@@ -18,6 +18,7 @@ typedef struct afdep_rail_gin {
     int num_qps, type, traffic_class; /* as settings: asked for */
     int signals;                      /* of a rank, the same on all */
     int contexts, found_type;         /* had: contexts that are used; NCCL's number */
+    int loopback;                     /* NCCL is told to load the plugin that stands in for a network on one host */
     char why[160];                    /* that it is this type and as many contexts */
     const void *host, *device;        /* what kernels are given */
 } afdep_rail_gin_t;

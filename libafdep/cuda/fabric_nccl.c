@@ -183,7 +183,8 @@ static afdep_status_t take_gin(nccl_fabric_t *n)
     int most = g->num_qps ? g->num_qps : CONTEXTS_MOST;
     g->found_type = found.gin_type;
     g->contexts = found.contexts < most ? found.contexts : most;
-    const char *said = afdep_env("NCCL_GIN_TYPE");
+    const char *said = afdep_env("NCCL_GIN_TYPE"), *plugin = afdep_env("NCCL_NET_PLUGIN");
+    g->loopback = plugin && strstr(plugin, "nccl-net-afdep") != NULL;
     snprintf(g->why, sizeof(g->why), "%s %s; %d of %d contexts %s", type_name(g->found_type),
              g->type ? "as gin_type says" : said ? "as NCCL_GIN_TYPE says" : "as NCCL chose", g->contexts, found.contexts,
              g->num_qps ? "as num_qps says" : "by default");
