@@ -100,7 +100,8 @@ static afdep_status_t create_team(nccl_fabric_t *n)
                                    .traffic_class = g->traffic_class };
     return check(n, afdep_nccl_team_create(n->api, n->comm, &wanted, &n->team),
                  across(n) ? "nccl fabric: ncclDevCommCreate with GIN (an RDMA NIC that it knows or a plugin with GIN is wanted, "
-                             "NCCL_GIN_ENABLE not 0, and room in NCCL_GIN_SIGNAL_POOL_SIZE)"
+                             "NCCL_GIN_ENABLE not 0, and room in NCCL_GIN_SIGNAL_POOL_SIZE; before 2.30 NCCL loads a plugin once "
+                             "in a process, unless NCCL_NET_PLUGIN_REF_COUNT is 1)"
                            : "nccl fabric: ncclDevCommCreate (symmetric memory wants direct access between all GPUs, and neither "
                              "NCCL_CUMEM_ENABLE=0 nor NCCL_WIN_ENABLE=0)");
 }
