@@ -95,6 +95,7 @@ static void cuda_info(afdep_bench_path_t *path, afdep_bench_path_info_t *info)
     info->channels = buffer.channels;
     info->source_view = buffer.source_view;
     info->graph = of(path)->graph;
+    afdep_gin_note_take(&info->gin, of(path)->buffer);
 }
 
 static afdep_status_t cuda_dispatch(afdep_bench_path_t *path, const afdep_dispatch_t *dispatch)

@@ -7,6 +7,7 @@
 #define AFDEP_BENCH_PATH_H
 
 #include "bench/bench_plan.h"
+#include "bench/lib/gin_note.h"
 
 typedef struct afdep_bench_path afdep_bench_path_t;
 
@@ -19,6 +20,7 @@ typedef struct afdep_bench_path_info {
     int channels;
     int source_view;
     int graph; /* timed exchanges are recorded and replayed */
+    afdep_gin_note_t gin;
 } afdep_bench_path_info_t;
 
 typedef struct afdep_bench_batches {

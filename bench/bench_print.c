@@ -67,6 +67,7 @@ void afdep_bench_arm(const afdep_bench_rank_t *rank, afdep_arm_t *arm, char name
     arm->graph = info->graph; /* the host backend records no exchanges: it runs eager whatever the scenario asks for */
     arm->pinned = rank->plan->pin;
     arm->domains = "declared";
+    arm->gin = &info->gin;
     arm->fault = rank->plan->faults.json;
 }
 
@@ -167,6 +168,7 @@ void afdep_bench_print_header(const afdep_bench_rank_t *rank, const afdep_arm_t 
     if (arm->fp8_combine)
         printf("# FP8 combine: replies leave FFN domains as e4m3, for buckets of %d tokens and more\n",
                rank->info.fp8_combine_min_bucket > 1 ? rank->info.fp8_combine_min_bucket : 1);
+    afdep_gin_note_print(&rank->info.gin);
     if (plan->nic)
         printf("# emulated: a NIC is modelled for what crosses domains\n");
     if (plan->faults.faults.count)

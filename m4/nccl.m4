@@ -3,14 +3,14 @@
 # those of the device API too. The library itself is looked up at run time, so it need not be there; a program that links it
 # all the same asks have_nccl_lib.
 #   --with-nccl=DIR looks in DIR/include and DIR/lib only; --with-nccl insists; --without-nccl does not look.
-# Sets have_nccl, nccl_version, have_nccl_lib, have_nccl_gin; substitutes NCCL_CPPFLAGS, NCCL_NVCC_CPPFLAGS (the same for nvcc) and NCCL_LIBS;
-# defines AFDEP_HAVE_NCCL and AFDEP_HAVE_NCCL_VERSION.
+# Sets have_nccl, nccl_version, have_nccl_lib, have_gin; substitutes NCCL_CPPFLAGS, NCCL_NVCC_CPPFLAGS (the same for nvcc) and NCCL_LIBS;
+# defines AFDEP_HAVE_NCCL, AFDEP_HAVE_NCCL_VERSION and, where the device API has GIN, AFDEP_HAVE_GIN.
 AC_DEFUN([AFDEP_CHECK_NCCL], [
   AC_ARG_WITH([nccl], [AS_HELP_STRING([--with-nccl@<:@=DIR@:>@], [use NCCL (in DIR) @<:@check@:>@])],
     [], [with_nccl=check])
   have_nccl=no
   have_nccl_lib=no
-  have_nccl_gin=no
+  have_gin=no
   nccl_why="the headers of NCCL were not found"
   AS_CASE([$with_nccl],
     [no], [nccl_why="--without-nccl"],
@@ -54,7 +54,7 @@ AC_DEFUN([AFDEP_CHECK_NCCL], [
         AC_MSG_RESULT([$have_nccl_lib])
         # GPU-initiated networking: its device interface came with 2.28.7, and works in what is tested here from 2.28.9.
         AC_COMPUTE_INT([nccl_code], [NCCL_VERSION_CODE], [#include <nccl.h>], [nccl_code=0])
-        AS_IF([test "$have_nccl_lib" = yes && test "$nccl_code" -ge 22809], [have_nccl_gin=yes])
+        AS_IF([test "$nccl_code" -ge 22809], [have_gin=yes])
         LIBS=$afdep_save_LIBS
       ])
       CPPFLAGS=$afdep_save_CPPFLAGS
@@ -62,6 +62,7 @@ AC_DEFUN([AFDEP_CHECK_NCCL], [
   AFDEP_WANTED([nccl], [$have_nccl], [$nccl_why])
   AS_IF([test "$have_nccl" = yes],
     [AC_DEFINE([AFDEP_HAVE_NCCL], [1], [Define to 1 where the nccl fabric is built])
+     AS_IF([test "$have_gin" = yes], [AC_DEFINE([AFDEP_HAVE_GIN], [1], [Define to 1 where NCCL's GIN is a rail])])
      AC_DEFINE_UNQUOTED([AFDEP_HAVE_NCCL_VERSION], ["$nccl_version"], [NCCL's version, if there is one])],
     [NCCL_CPPFLAGS= NCCL_NVCC_CPPFLAGS=])
   AS_IF([test "$have_nccl_lib" = no], [NCCL_LIBS=])

@@ -207,13 +207,26 @@ static void save(report_t *report, const plan_t *plan, afdep_world_t *world)
     afdep_world_abort(world, 1);
 }
 
+/* Once, when the first buffer has been opened. */
+static void note_gin(report_t *report, const afdep_gin_note_t *gin)
+{
+    cJSON *arm = cJSON_GetObjectItemCaseSensitive(report->record, "arm");
+    cJSON *json = cJSON_HasObjectItem(arm, "gin") ? NULL : afdep_gin_note_json(gin);
+    if (!json)
+        return;
+    if (!cJSON_AddItemToObject(arm, "gin", json))
+        cJSON_Delete(json);
+    afdep_gin_note_print(gin);
+}
+
 static void add_result(report_t *report, const plan_t *plan, afdep_world_t *world, const afdep_case_t *c,
-                       const afdep_outcome_t *o, double seconds)
+                       const afdep_outcome_t *o, double seconds, const afdep_gin_note_t *gin)
 {
     report->passed += o->verdict == AFDEP_PASSED;
     report->failed += o->verdict == AFDEP_FAILED;
     report->skipped += o->verdict == AFDEP_SKIPPED;
     print_case(c, o, seconds);
+    note_gin(report, gin);
     if (!report->cases || add_case(report, plan, c, o, seconds) != 0) {
         fprintf(stderr, "afdep-validate: no memory for the record\n");
         afdep_world_abort(world, 1);
@@ -239,6 +252,7 @@ static int wanted(const plan_t *plan, const afdep_case_t *c)
 static int run_rank(afdep_world_t *world, void *argument)
 {
     plan_t *plan = argument;
+    afdep_gin_note_t gin = { 0 };
     afdep_validation_t v = { .world = world,
                              .scenario = &plan->scenario,
                              .program = plan->argv[0],
@@ -246,7 +260,8 @@ static int run_rank(afdep_world_t *world, void *argument)
                              .backend = backend_of(plan),
                              .seed = plan->scenario.seed,
                              .timeout_ms = plan->common.timeout_ms ? plan->common.timeout_ms : 60000,
-                             .schedules = plan->schedules };
+                             .schedules = plan->schedules,
+                             .gin = &gin };
     report_t report = { 0 };
     int failed = 0;
     if (world->rank == 0)
@@ -261,7 +276,7 @@ static int run_rank(afdep_world_t *world, void *argument)
             run_case(&v, c, &outcome);
             failed += outcome.verdict == AFDEP_FAILED;
             if (world->rank == 0)
-                add_result(&report, plan, world, c, &outcome, seconds_now() - start);
+                add_result(&report, plan, world, c, &outcome, seconds_now() - start, &gin);
         }
     if (world->rank == 0)
         print_summary(&report);

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "bench/lib/gin_note.h"
 #include "bench/lib/scenario.h"
 #include "bench/lib/world.h"
 
@@ -31,6 +32,7 @@ typedef struct afdep_validation {
     uint64_t seed;
     int timeout_ms;
     int schedules;
+    afdep_gin_note_t *gin; /* filled in by the first buffer that is opened */
 } afdep_validation_t;
 
 typedef enum afdep_verdict { AFDEP_PASSED, AFDEP_FAILED, AFDEP_SKIPPED } afdep_verdict_t;

@@ -65,6 +65,8 @@ int afdep_rig_open(const afdep_validation_t *v, const afdep_rig_plan_t *plan, af
         free(rig->tokens);
         return -1;
     }
+    if (v->gin && !v->gin->contexts)
+        afdep_gin_note_take(v->gin, rig->buffer);
     for (int g = 0; g < rig->in_flight; g++)
         if (!rig->tokens || afdep_exchanger_init(&rig->x[g], &rig->scenario, rig->buffer, v->seed) != 0) {
             afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for tensors");

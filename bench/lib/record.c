@@ -126,6 +126,9 @@ static cJSON *arm_json(const afdep_arm_t *arm)
         cJSON_AddItemToObject(json, "nic", cJSON_Duplicate(arm->nic, 1));
     if (arm->fault)
         cJSON_AddItemToObject(json, "fault", cJSON_Duplicate(arm->fault, 1));
+    cJSON *gin = arm->gin ? afdep_gin_note_json(arm->gin) : NULL;
+    if (gin)
+        cJSON_AddItemToObject(json, "gin", gin);
     return json;
 }
 

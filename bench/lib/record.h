@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/lib/gin_note.h"
 #include "bench/lib/scenario.h"
 
 typedef struct afdep_arm {
@@ -19,6 +20,7 @@ typedef struct afdep_arm {
     const char *domains; /* "declared" or "discovered" */
     const cJSON *nic;    /* the modelled NIC, as its file has it; NULL: none */
     const cJSON *fault;  /* the faults injected, as their file has them; NULL: none */
+    const afdep_gin_note_t *gin; /* NULL: none, or not known yet */
 } afdep_arm_t;
 
 /* {"schema", "created", "command", "scenario", "arm", "native_tree", "build", "machine", "ranks"}. The caller adds its

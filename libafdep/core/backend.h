@@ -35,6 +35,8 @@ typedef struct afdep_backend {
     afdep_status_t (*error)(void *state);
     uint64_t (*exchanges)(const void *state);
     const afdep_peer_counters_t *(*counters)(const void *state); /* [size] */
+    /* Fills in what is said of GIN; NULL where the backend never has it. */
+    void (*gin)(const void *state, afdep_buffer_info_t *info);
     /* Bytes of a segment of this role, and what a rank of it allocates besides. */
     uint64_t (*segment_bytes)(const afdep_settings_t *settings, int ffn);
     uint64_t (*private_bytes)(const afdep_settings_t *settings, int ffn);

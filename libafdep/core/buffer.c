@@ -293,6 +293,8 @@ afdep_status_t afdep_buffer_info(const afdep_buffer_t *buffer, afdep_buffer_info
         .fp8_combine = s->fp8_combine,
         .fp8_combine_min_bucket = s->fp8_combine_min_bucket,
     };
+    if (buffer->backend->gin)
+        buffer->backend->gin(buffer->state, &i);
     return afdep_struct_give(info, info->struct_size, offsetof(afdep_buffer_info_t, channels), &i, sizeof(i),
                              "afdep_buffer_info_t");
 }

@@ -343,6 +343,13 @@ static void set_nic(const values_t *v, afdep_nic_t *nic)
     nic->latency_ps = v->number[index_of("nic_latency_ps")];
 }
 
+static void set_gin(const values_t *v, afdep_gin_settings_t *gin)
+{
+    gin->num_qps = number(v, "num_qps");
+    gin->type = number(v, "gin_type");
+    gin->traffic_class = number(v, "traffic_class");
+}
+
 static void set_shape(const values_t *v, afdep_shape_t *s)
 {
     s->ffn_ranks = number(v, "ffn_ranks");
@@ -401,6 +408,7 @@ afdep_status_t afdep_settings_resolve(const afdep_config_t *given, int size, afd
         return status;
     set_fp8_combine(&values, &out.shape);
     set_nic(&values, &out.nic);
+    set_gin(&values, &out.gin);
     out.slow_forward_us = number(&values, "slow_forward_us");
     if (afdep_layout_init(&out.layout, &out.shape))
         return afdep_fail(AFDEP_ERR_CONFIG, "capacity is %d: the segment would exceed 63 bits", out.shape.capacity);

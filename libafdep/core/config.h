@@ -23,12 +23,20 @@ static inline int afdep_nic_modelled(const afdep_nic_t *n)
     return n->send_ps || n->receive_ps || n->signal_ps || n->byte_ps || n->latency_ps;
 }
 
+/* What is asked of NCCL's GPU-initiated networking (GIN). */
+typedef struct afdep_gin_settings {
+    int num_qps;       /* contexts, each with a queue pair for every peer; 0: what NCCL gives, 4 at most */
+    int type;          /* NCCL's number: 2 the proxy, 3 GDAKI; 0: what NCCL chooses */
+    int traffic_class; /* -1: NCCL's own */
+} afdep_gin_settings_t;
+
 typedef struct afdep_settings {
     afdep_shape_t shape;
     afdep_layout_t layout;
     uint32_t flags;
     int timeout_ms;
     afdep_nic_t nic;
+    afdep_gin_settings_t gin;
     int slow_forward_us;
     int default_sms;         /* num_sms was left at its default */
     uint64_t first_exchange; /* exchanges that count as done when the buffer opens: 0 but in tests of the wrap */

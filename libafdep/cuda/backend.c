@@ -289,6 +289,11 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
                                         .device = c->device,
                                         .timeout_ms = settings->timeout_ms,
                                         .bytes = segment_bytes(settings, c->ffn),
+                                        .ranks_per_domain = settings->shape.ranks_per_domain,
+                                        .gin = { .num_qps = settings->gin.num_qps,
+                                                 .type = settings->gin.type,
+                                                 .traffic_class = settings->gin.traffic_class,
+                                                 .signals = afdep_rail_signals(settings) },
                                         .prepare = prepare_segment,
                                         .prepare_context = c };
     status = provider->open(&args, &c->fabric);
@@ -297,6 +302,7 @@ static afdep_status_t cuda_open(const afdep_settings_t *settings, const afdep_gr
         return status;
     }
     c->params.base = c->fabric->base;
+    c->params.gin = c->fabric->gin.device;
     for (int r = 0; r < settings->shape.ranks && r < AFDEP_CUDA_NEAR; r++)
         c->params.near[r] = c->fabric->segments[r];
     status = share_device(c);
@@ -326,18 +332,18 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
 }
 
-/* A rank says its farewell once its kernels are over, so that the last of them means that nobody writes any more. */
+/* A rank says its farewell once its kernels are over, so that the last of them means that nobody writes any more: over GIN the
+   farewell follows the last done witness on the same context. */
 static afdep_status_t part(afdep_cuda_t *c)
 {
     const afdep_shape_t *s = c->shape;
     uint64_t *words = calloc((size_t)s->ranks, 2 * sizeof(*words)), deadline = now_ms() + (uint64_t)c->settings->timeout_ms;
     afdep_status_t status = words ? AFDEP_OK : afdep_fail(AFDEP_ERR_MEMORY, "buffer_close: no memory");
-    for (int peer = 0; status == AFDEP_OK && peer < s->ranks; peer++)
-        if (peer != c->rank)
-            status = c->fabric->write_word(c->fabric, peer, afdep_closing_word(c->rank), 1);
+    if (status == AFDEP_OK)
+        status = c->fabric->tell(c->fabric, afdep_closing_word(c->rank), 1);
     for (int peer = 0; status == AFDEP_OK && peer < s->ranks;) {
         status = c->fabric->read_words(c->fabric, afdep_closing_word(0), words, 2 * s->ranks);
-        while (peer < s->ranks && (peer == c->rank || words[2 * peer]))
+        while (peer < s->ranks && (peer == c->rank || !c->fabric->reached[peer] || words[2 * peer]))
             peer++;
         if (status != AFDEP_OK || peer == s->ranks)
             break;
@@ -361,10 +367,7 @@ static afdep_status_t part(afdep_cuda_t *c)
 static afdep_status_t give_up(afdep_cuda_t *c, afdep_status_t status, int culprit)
 {
     (void)afdep_cuda_poison(c, status);
-    for (int peer = 0; peer < c->shape->ranks; peer++)
-        if (peer != c->rank)
-            (void)c->fabric->write_word(c->fabric, peer, afdep_failure_word(c->rank),
-                                        afdep_word((uint32_t)-status, (uint32_t)(culprit + 1)));
+    (void)c->fabric->tell(c->fabric, afdep_failure_word(c->rank), afdep_word((uint32_t)-status, (uint32_t)(culprit + 1)));
     return afdep_fail(status, "%s", c->poison_why);
 }
 
@@ -435,6 +438,18 @@ static const afdep_peer_counters_t *cuda_counters(const void *state)
     return c->counters;
 }
 
+static void cuda_gin(const void *state, afdep_buffer_info_t *info)
+{
+    const afdep_rail_gin_t *g = &((const afdep_cuda_t *)state)->fabric->gin;
+    if (!g->host)
+        return;
+    info->gin_contexts = g->contexts;
+    info->gin_type = g->found_type;
+    info->gin_traffic_class = g->traffic_class;
+    info->gin_loopback = g->loopback;
+    info->gin_why = g->why;
+}
+
 const afdep_backend_t afdep_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -448,6 +463,7 @@ const afdep_backend_t afdep_backend_cuda = {
     .error = cuda_error,
     .exchanges = cuda_exchanges,
     .counters = cuda_counters,
+    .gin = cuda_gin,
     .segment_bytes = segment_bytes,
     .private_bytes = private_bytes,
 };

@@ -45,7 +45,7 @@ static cudaError_t launch_dispatch(const afdep_cuda_t *c, const afdep_cuda_dispa
     if (!afdep_cuda_across(c->shape))
         return afdep_cuda_launch_dispatch(&c->params, call, grid, stream);
     return in_lines(c, call->bucket) ? afdep_rail_launch_dispatch_few(&c->rail.params, call, grid, stream)
-                                     : afdep_rail_launch_dispatch(&c->rail.params, call, grid, stream);
+                                     : c->rail.launch->dispatch(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_receive(const afdep_cuda_t *c, const afdep_cuda_receive_t *call, int grid, cudaStream_t stream)
@@ -53,7 +53,7 @@ static cudaError_t launch_receive(const afdep_cuda_t *c, const afdep_cuda_receiv
     if (!afdep_cuda_across(c->shape))
         return afdep_cuda_launch_receive(&c->params, call, grid, stream);
     return in_lines(c, call->bucket) ? afdep_rail_launch_receive_few(&c->rail.params, call, grid, stream)
-                                     : afdep_rail_launch_receive(&c->rail.params, call, grid, stream);
+                                     : c->rail.launch->receive(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_reply(const afdep_cuda_t *c, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
@@ -61,7 +61,7 @@ static cudaError_t launch_reply(const afdep_cuda_t *c, const afdep_cuda_reply_t 
     if (!afdep_cuda_across(c->shape))
         return afdep_cuda_launch_reply(&c->params, call, grid, stream);
     return in_lines(c, call->bucket) ? afdep_rail_launch_reply_few(&c->rail.params, call, grid, stream)
-                                     : afdep_rail_launch_reply(&c->rail.params, call, grid, stream);
+                                     : c->rail.launch->reply(&c->rail.params, call, grid, stream);
 }
 
 static cudaError_t launch_collect(const afdep_cuda_t *c, const afdep_cuda_collect_t *call, int grid, cudaStream_t stream)
@@ -69,7 +69,7 @@ static cudaError_t launch_collect(const afdep_cuda_t *c, const afdep_cuda_collec
     if (!afdep_cuda_across(c->shape))
         return afdep_cuda_launch_collect(&c->params, call, grid, stream);
     return in_lines(c, call->bucket) ? afdep_rail_launch_collect_few(&c->rail.params, call, grid, stream)
-                                     : afdep_rail_launch_collect(&c->rail.params, call, grid, stream);
+                                     : c->rail.launch->collect(&c->rail.params, call, grid, stream);
 }
 
 /* ---- How many CTAs ---------------------------------------------------------------------------------------------- */

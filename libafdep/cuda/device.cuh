@@ -14,6 +14,9 @@
 
 #include "cuda/ptx.cuh"
 #include "cuda/state.h"
+#ifdef AFDEP_RAIL_GIN
+#include "cuda/gin.cuh"
+#endif
 #include "protocol/layout.h"
 #include "protocol/word.h"
 
@@ -33,6 +36,22 @@ __device__ __forceinline__ uint32_t afdep_lane()
 __device__ __forceinline__ bool afdep_poisoned(const afdep_cuda_rank_t &r)
 {
     return *(volatile const uint32_t *)&r.state->poisoned != 0;
+}
+
+/* Writes a failure to all peers that this rank reaches; those tell theirs. */
+static __device__ void afdep_tell_failure(const afdep_cuda_rank_t &r, uint64_t told)
+{
+    uint64_t place = afdep_failure_word(r.rank);
+#ifdef AFDEP_RAIL_GIN
+    const afdep_gin_t &gin = *(const afdep_gin_t *)r.gin;
+    *(volatile uint64_t *)(r.base + place) = told; /* what is put from: nobody looks for a failure of its own */
+    for (int other = r.rank % gin.ranks_per_domain; other < r.shape.ranks; other += gin.ranks_per_domain)
+        if (other != r.rank)
+            afdep_gin_put_word(gin, other, place, ncclGin_None{});
+#endif
+    for (int other = 0; other < r.shape.ranks; other++)
+        if (other != r.rank && r.segments[other])
+            afdep_signal64((uint64_t *)(r.segments[other] + place), told);
 }
 
 /* The first failure of the rank writes the record and tells all peers; the others only leave. */
@@ -55,10 +74,7 @@ static __device__ __noinline__ void afdep_fail_device(const afdep_cuda_rank_t &r
     __threadfence_system(); /* the record before its flag, and before any peer hears of it */
     *(volatile uint32_t *)&record->ready = 1;
     /* What was heard is passed on as it was said: that a peer gave up does not make it dead. */
-    uint64_t told = word == AFDEP_CUDA_WORD_FAILURE ? seen : afdep_word((uint32_t)-status, (uint32_t)(peer + 1));
-    for (int other = 0; other < r.shape.ranks; other++)
-        if (other != r.rank)
-            afdep_signal64((uint64_t *)(r.segments[other] + afdep_failure_word(r.rank)), told);
+    afdep_tell_failure(r, word == AFDEP_CUDA_WORD_FAILURE ? seen : afdep_word((uint32_t)-status, (uint32_t)(peer + 1)));
     if (r.trap)
         __trap();
 }

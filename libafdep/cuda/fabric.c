@@ -5,12 +5,15 @@
 #include "core/error.h"
 #include "cuda/driver.h"
 
-afdep_status_t afdep_device_write_word(afdep_device_fabric_t *f, int peer, uint64_t offset, uint64_t value)
+afdep_status_t afdep_device_tell(afdep_device_fabric_t *f, uint64_t offset, uint64_t value)
 {
-    cudaError_t error = cudaMemcpyAsync(f->segments[peer] + offset, &value, sizeof(value), cudaMemcpyDefault, f->stream);
+    cudaError_t error = cudaSuccess;
+    for (int peer = 0; error == cudaSuccess && peer < f->size; peer++)
+        if (peer != f->rank && f->segments[peer])
+            error = cudaMemcpyAsync(f->segments[peer] + offset, &value, sizeof(value), cudaMemcpyDefault, f->stream);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(f->stream);
-    return afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "device fabric: writing a word");
+    return afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "device fabric: writing words");
 }
 
 afdep_status_t afdep_device_read_words(afdep_device_fabric_t *f, uint64_t offset, uint64_t *words, int count)

@@ -13,11 +13,23 @@
 
 typedef struct afdep_device_fabric afdep_device_fabric_t;
 
+/* What a fabric that maps no segment of another domain is asked for, and has. */
+typedef struct afdep_rail_gin {
+    int num_qps, type, traffic_class; /* as settings: asked for */
+    int signals;                      /* of a rank, the same on all */
+    int contexts, found_type;         /* had: contexts that are used; NCCL's number */
+    int loopback;                     /* NCCL is told to load the plugin that stands in for a network on one host */
+    char why[160];                    /* that it is this type and as many contexts */
+    const void *host, *device;        /* what kernels are given */
+} afdep_rail_gin_t;
+
 typedef struct afdep_device_fabric_args {
     const afdep_group_t *group;
     int device;
     int timeout_ms;
     uint64_t bytes; /* of this rank's segment; zero-filled at open */
+    int ranks_per_domain;
+    afdep_rail_gin_t gin; /* of several domains: as asked for */
     /* Sets words to their starting values, before any peer can reach the segment. */
     afdep_status_t (*prepare)(void *context, void *base, cudaStream_t stream);
     void *prepare_context;
@@ -36,9 +48,13 @@ struct afdep_device_fabric {
     int rank, size;
     cudaStream_t stream;      /* of the host side's own copies and words */
     unsigned char *base;      /* this rank's segment */
-    unsigned char **segments; /* [size]: every rank's, as mapped here */
+    unsigned char **segments; /* [size]: every rank's, as mapped here; NULL where it is not */
     int *same_device;         /* [size]: the rank's segment stands on this rank's device */
-    afdep_status_t (*write_word)(afdep_device_fabric_t *fabric, int peer, uint64_t offset, uint64_t value);
+    int *reached;             /* [size]: the rank is one that this one writes to, or that writes here */
+    afdep_rail_gin_t gin;     /* host NULL: all segments are mapped */
+    /* Writes a word to the same place of every reached rank's segment. `offset` is a word that only this rank writes; in its
+       own segment nobody reads it. */
+    afdep_status_t (*tell)(afdep_device_fabric_t *fabric, uint64_t offset, uint64_t value);
     afdep_status_t (*read_words)(afdep_device_fabric_t *fabric, uint64_t offset, uint64_t *words, int count);
     int (*alive)(afdep_device_fabric_t *fabric, int peer);
     /* Local. Not in order: peers may still write; their writes land in memory that stays valid. Frees `fabric`. */
@@ -49,7 +65,7 @@ extern const afdep_device_provider_t afdep_device_peer;
 extern const afdep_device_provider_t afdep_device_nccl; /* where AFDEP_HAVE_NCCL says that it is built */
 
 /* What device fabrics share. A host side's words, as members of afdep_device_fabric_t. */
-afdep_status_t afdep_device_write_word(afdep_device_fabric_t *fabric, int peer, uint64_t offset, uint64_t value);
+afdep_status_t afdep_device_tell(afdep_device_fabric_t *fabric, uint64_t offset, uint64_t value); /* what is mapped */
 afdep_status_t afdep_device_read_words(afdep_device_fabric_t *fabric, uint64_t offset, uint64_t *words, int count);
 
 /* Fills a fresh segment and waits until it is. */

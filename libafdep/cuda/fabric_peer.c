@@ -202,6 +202,7 @@ static afdep_status_t meet(peer_t *p, const afdep_group_t *group)
         if (!afdep_host_id_same_host(&claim->id, &own->id))
             return afdep_fail(AFDEP_ERR_UNSUPPORTED, "peer fabric: rank %d is on another host than rank %d", r,
                               group->rank);
+        p->super.reached[r] = 1;
         p->super.same_device[r] = memcmp(claim->uuid, own->uuid, sizeof(own->uuid)) == 0;
         afdep_status_t status = AFDEP_OK;
         int reaches = p->super.same_device[r];
@@ -247,6 +248,7 @@ static void close_peer(afdep_device_fabric_t *f, int in_order)
         (void)cudaStreamDestroy(f->stream);
     free(p->claims);
     free(p->peer_mapped);
+    free(f->reached);
     free(f->same_device);
     free(f->segments);
     free(p);
@@ -275,16 +277,18 @@ static peer_t *create(const afdep_device_fabric_args_t *args)
                                         .size = args->group->size,
                                         .segments = calloc(size, sizeof(*p->super.segments)),
                                         .same_device = calloc(size, sizeof(*p->super.same_device)),
-                                        .write_word = afdep_device_write_word,
+                                        .reached = calloc(size, sizeof(*p->super.reached)),
+                                        .tell = afdep_device_tell,
                                         .read_words = afdep_device_read_words,
                                         .alive = alive,
                                         .close = close_peer };
     p->claims = calloc(size, sizeof(*p->claims));
     p->peer_mapped = calloc(size, sizeof(*p->peer_mapped));
-    if (p->super.segments && p->super.same_device && p->claims && p->peer_mapped)
+    if (p->super.segments && p->super.same_device && p->super.reached && p->claims && p->peer_mapped)
         return p;
     free(p->peer_mapped);
     free(p->claims);
+    free(p->super.reached);
     free(p->super.same_device);
     free(p->super.segments);
     free(p);

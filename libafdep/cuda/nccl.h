@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* GPU-initiated networking: its device interface came with 2.28.7, and works in what is tested here from 2.28.9. */
+#define AFDEP_NCCL_HAS_GIN (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 9))
+
 /* What is used of it: member, and NCCL's name. The types are its header's own. */
 #define AFDEP_NCCL_SYMBOLS(use)                      \
     use(get_version, ncclGetVersion)                 \

@@ -15,12 +15,17 @@
  *   publish(round)                  by a warp, when its puts of a round are made: the words of all warps of the CTA go out
  *                                   when the last warp has come (rail_words.cuh). False: the rank is poisoned. All warps of
  *                                   a CTA publish equally often. Where put_signal() sends the word itself there is nothing
- *                                   to do
+ *                                   to send
  *   say(kind, link, word, old, value)               by a lane, for itself: a word that publishes no row, on the control lane
- *   read(word)                                      by a lane: a word of this rank's own, with acquire
+ *   read(channel, word)                             by a lane: a word of this rank's own, with acquire; of a word that
+ *                                                   say() sends, the channel is AFDEP_RAIL_CONTROL
  *
  * The puts and signals of a channel and link are one warp's in an exchange, in the order that it makes them: that is the
  * lane of fabric/fabric.h. A word that publish() sends is the last of its lane.
+ *
+ * Which rail it is, is settled when a file is compiled: files that define AFDEP_RAIL_GIN get the GIN rail (rail_gin.cuh), all
+ * others the peer rail. Each of the kernels' files is compiled for both, and names of launchers differ, see
+ * AFDEP_RAIL_NAME.
  */
 #ifndef AFDEP_CUDA_RAIL_CUH
 #define AFDEP_CUDA_RAIL_CUH
@@ -28,6 +33,8 @@
 #include "cuda/device.cuh"
 #include "cuda/rail.h"
 #include "cuda/rail_words.cuh"
+
+#define AFDEP_RAIL_CONTROL (-1) /* in place of a channel */
 
 __device__ __forceinline__ uint64_t afdep_load_acquire_gpu64(const uint64_t *word)
 {
@@ -210,7 +217,7 @@ struct afdep_peer_rail {
         send_word(kind, link, word, old, value);
     }
 
-    __device__ __forceinline__ uint64_t read(uint64_t word) const
+    __device__ __forceinline__ uint64_t read(int, uint64_t word) const
     {
         uint64_t value = afdep_load_acquire64((const uint64_t *)(r.c.base + word));
         if (r.nic.modelled) {
@@ -222,6 +229,23 @@ struct afdep_peer_rail {
         return value;
     }
 };
+
+/* ---- The rail of this file's kernels --------------------------------------------------------------------------------- */
+
+#ifdef AFDEP_RAIL_GIN
+#include "cuda/rail_gin.cuh"
+#define AFDEP_RAIL_NAME(name) afdep_rail_gin_##name
+typedef afdep_gin_rail afdep_this_rail;
+#else
+#define AFDEP_RAIL_NAME(name) afdep_rail_##name
+typedef afdep_peer_rail afdep_this_rail;
+typedef afdep_rail_rank_t afdep_rail_kernel_rank_t; /* what kernels are given */
+
+static inline const afdep_rail_kernel_rank_t &afdep_rail_kernel_rank(const afdep_rail_rank_t &r)
+{
+    return r;
+}
+#endif
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
@@ -340,7 +364,9 @@ __device__ __forceinline__ afdep_rail_unit_t afdep_rail_unit_at(const afdep_shap
     return u;
 }
 
+#ifndef AFDEP_AT_ONCE
 #define AFDEP_AT_ONCE 5 /* 16-byte words of a lane on their way at once: an FP8 row of 2048 with its scales, ids and weights */
+#endif
 
 /* A warp's loads and stores of AFDEP_AT_ONCE * 512 bytes of a row, from `base` on; `bytes`, of the row, are a multiple of
    16. */

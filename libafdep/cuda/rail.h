@@ -80,6 +80,8 @@ typedef struct afdep_rail_rank {
     afdep_cuda_rank_t c;
     afdep_layout_t layout;
     int32_t domain, rail, source_domain; /* source_domain: of an Attention rank */
+    uint32_t plane_signals;   /* GIN rail: signals of a plane, the same of all ranks */
+    const void *gin;          /* GIN rail: its afdep_gin_t, in host memory */
     uint32_t slow_forward_ns; /* tests: how long every eighth channel's forward warp waits first */
     afdep_rail_nic_t nic;
     unsigned char *links[AFDEP_RAIL_NEAR];  /* the rail peers: FFN domain m's, or Attention domain s's */
@@ -92,7 +94,7 @@ typedef struct afdep_rail_rank {
     uint64_t *combine_tails; /* [G][M][C]: as they will be when the exchange under way is answered */
     uint64_t *count_words;   /* [G][M]: as last written */
     uint32_t *targets;       /* [G][capacity]: FFN domains of a token, one bit each */
-    unsigned char *staging;  /* [G][capacity] rows, where the rail maps no peer: NULL, since the peer rail does */
+    unsigned char *staging;  /* [G][capacity] rows, in the segment, where the rail maps no peer; else NULL */
 
     /* FFN. Channels first, so that the lanes of a channel's warp, which are its sources, read what lies side by side. */
     uint64_t *finish_shadow;      /* [G][C][S] */
@@ -105,7 +107,7 @@ typedef struct afdep_rail_rank {
     uint64_t *joined;              /* exchange << 32 | rows: this rank has forwarded all rows for itself */
     uint64_t *summed;              /* exchange: this rank has summed all rows of its own rail */
     unsigned char *own_partials;   /* [capacity][S] rows of BF16: sums for this rank's own rail */
-    unsigned char *reply_staging;  /* [S][capacity] reply rows, the same */
+    unsigned char *reply_staging;  /* [G][S][capacity] reply rows, as `staging` */
     uint64_t *counts;              /* [CTAs][E/F + D]: exchange << 32 | choices, and rows, that a CTA counted */
 
     /* Few tokens, whose rows travel in lines (rail_few.cuh); c.own and c.peer are the layouts of that area */
@@ -115,16 +117,25 @@ typedef struct afdep_rail_rank {
                             rails of this domain that own its experts */
 } afdep_rail_rank_t;
 
-cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
-                                       cudaStream_t stream);
-cudaError_t afdep_rail_launch_receive(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid,
-                                      cudaStream_t stream);
-cudaError_t afdep_rail_launch_reply(const afdep_rail_rank_t *rank, const afdep_cuda_reply_t *call, int grid,
-                                    cudaStream_t stream);
-cudaError_t afdep_rail_launch_collect(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,
-                                      cudaStream_t stream);
+/* The launchers of the kernels over one rail, and what loads the kernels. */
+#define AFDEP_RAIL_KERNELS(rail)                                                                                            \
+    cudaError_t rail##_launch_dispatch(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,          \
+                                       cudaStream_t stream);                                                                \
+    cudaError_t rail##_launch_receive(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid,            \
+                                      cudaStream_t stream);                                                                 \
+    cudaError_t rail##_launch_reply(const afdep_rail_rank_t *rank, const afdep_cuda_reply_t *call, int grid,                \
+                                    cudaStream_t stream);                                                                   \
+    cudaError_t rail##_launch_collect(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid,            \
+                                      cudaStream_t stream);                                                                 \
+    cudaError_t rail##_prepare_dispatch(const afdep_shape_t *shape);                                                        \
+    cudaError_t rail##_prepare_receive(const afdep_shape_t *shape);                                                         \
+    cudaError_t rail##_prepare_reply(const afdep_shape_t *shape);                                                           \
+    cudaError_t rail##_prepare_collect(const afdep_shape_t *shape);
 
-/* The same of few tokens. */
+AFDEP_RAIL_KERNELS(afdep_rail)
+AFDEP_RAIL_KERNELS(afdep_rail_gin) /* where the GIN rail is built */
+
+/* Of few tokens there are such only over the peer rail. */
 cudaError_t afdep_rail_launch_dispatch_few(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid,
                                            cudaStream_t stream);
 cudaError_t afdep_rail_launch_receive_few(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid,
@@ -135,12 +146,6 @@ cudaError_t afdep_rail_launch_collect_few(const afdep_rail_rank_t *rank, const a
                                           cudaStream_t stream);
 cudaError_t afdep_rail_prepare_few_source(const afdep_shape_t *shape);
 cudaError_t afdep_rail_prepare_few_worker(const afdep_shape_t *shape);
-
-/* Loads the kernels. */
-cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *shape);
-cudaError_t afdep_rail_prepare_receive(const afdep_shape_t *shape);
-cudaError_t afdep_rail_prepare_reply(const afdep_shape_t *shape);
-cudaError_t afdep_rail_prepare_collect(const afdep_shape_t *shape);
 
 #ifdef __cplusplus
 }

@@ -70,7 +70,7 @@ static __device__ void wait_all(const afdep_rail_rank_t &r, uint64_t exchange)
 
 template <bool PACKED>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_collect_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_collect_t call)
+    rail_collect_kernel(const __grid_constant__ afdep_rail_kernel_rank_t r, const __grid_constant__ afdep_cuda_collect_t call)
 {
     __shared__ const unsigned char *rows[WARPS][AFDEP_WARP];
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_COLLECT);
@@ -84,15 +84,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
         afdep_finish(r.c, AFDEP_CUDA_COLLECT, exchange);
 }
 
-cudaError_t afdep_rail_launch_collect(const afdep_rail_rank_t *r, const afdep_cuda_collect_t *call, int grid,
+cudaError_t AFDEP_RAIL_NAME(launch_collect)(const afdep_rail_rank_t *r, const afdep_cuda_collect_t *call, int grid,
                                       cudaStream_t stream)
 {
     return afdep_packs_replies(&r->c.shape, call->bucket)
-               ? afdep_launch_apart(rail_collect_kernel<true>, grid, THREADS, 0, stream, *r, *call)
-               : afdep_launch_apart(rail_collect_kernel<false>, grid, THREADS, 0, stream, *r, *call);
+               ? afdep_launch_apart(rail_collect_kernel<true>, grid, THREADS, 0, stream, afdep_rail_kernel_rank(*r), *call)
+               : afdep_launch_apart(rail_collect_kernel<false>, grid, THREADS, 0, stream, afdep_rail_kernel_rank(*r), *call);
 }
 
-cudaError_t afdep_rail_prepare_collect(const afdep_shape_t *)
+cudaError_t AFDEP_RAIL_NAME(prepare_collect)(const afdep_shape_t *)
 {
     cudaError_t error = afdep_load(rail_collect_kernel<true>, 0);
     return error == cudaSuccess ? afdep_load(rail_collect_kernel<false>, 0) : error;

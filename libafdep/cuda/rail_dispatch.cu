@@ -8,7 +8,7 @@
  * Reuse. With sparse combine nothing is stored before every FFN rail peer's done witness of exchange n - G has come,
  * also from those that got no row: inbox and words of that exchange have been read there. Without it, the collect of n
  * - G has seen a combine signal on all C channels of all of them, each sent after that channel's rows and words were
- * read.
+ * read. Rows that were staged here, on a rail without windows, are free by the same words: they have arrived.
  */
 #include "cuda/launch.cuh"
 #include "cuda/rail_few.cuh"
@@ -99,7 +99,7 @@ static __device__ void put_token(const afdep_rail_rank_t &r, const afdep_cuda_di
                                  lane_state_t &l, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint64_t plane = afdep_ffn_plane(r, exchange);
     int m = (int)afdep_lane();
     bool mine = domains >> m & 1;
@@ -129,7 +129,7 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
                                     int channel, bool *gate, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     int first = afdep_channel_first(&s, r.source_domain, channel), m = (int)afdep_lane(), choice;
     bool mine = m < s.ffn_domains;
     uint64_t at = afdep_at_target(r, exchange, mine ? m : 0, channel);
@@ -179,7 +179,7 @@ static __device__ bool send_channel(const afdep_rail_rank_t &r, const afdep_cuda
 static __device__ void send_counts(const afdep_rail_rank_t &r, const afdep_cuda_dispatch_t &d, uint64_t exchange, bool *gate)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     if (!*gate && !(*gate = wait_witnesses(r, exchange)))
         return;
     int m = (int)afdep_lane();
@@ -210,13 +210,13 @@ static __device__ void await_unserved(const afdep_rail_rank_t &r, const afdep_cu
 /* PLAIN: neither cached nor in two kernels. */
 template <bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_dispatch_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
+    rail_dispatch_kernel(const __grid_constant__ afdep_rail_kernel_rank_t r, const __grid_constant__ afdep_cuda_dispatch_t given)
 {
     __shared__ afdep_rail_words_t words;
     afdep_rail_round_t round = afdep_rail_first_round(&words);
     uint64_t exchange = afdep_enter(r.c, AFDEP_CUDA_DISPATCH);
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     afdep_cuda_dispatch_t own = given;
     const afdep_cuda_dispatch_t &d = PLAIN ? given : own;
     int channels = s.sparse_dispatch ? min(d.tokens, s.channels) : s.channels, warps = afdep_warp_count();
@@ -250,15 +250,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
     afdep_finish(r.c, AFDEP_CUDA_DISPATCH, exchange);
 }
 
-cudaError_t afdep_rail_launch_dispatch(const afdep_rail_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
+cudaError_t AFDEP_RAIL_NAME(launch_dispatch)(const afdep_rail_rank_t *r, const afdep_cuda_dispatch_t *d, int grid,
                                        cudaStream_t stream)
 {
     return d->stage == AFDEP_CUDA_SEND && !d->cached
-               ? afdep_launch_apart(rail_dispatch_kernel<true>, grid, THREADS, 0, stream, *r, *d)
-               : afdep_launch_apart(rail_dispatch_kernel<false>, grid, THREADS, 0, stream, *r, *d);
+               ? afdep_launch_apart(rail_dispatch_kernel<true>, grid, THREADS, 0, stream, afdep_rail_kernel_rank(*r), *d)
+               : afdep_launch_apart(rail_dispatch_kernel<false>, grid, THREADS, 0, stream, afdep_rail_kernel_rank(*r), *d);
 }
 
-cudaError_t afdep_rail_prepare_dispatch(const afdep_shape_t *)
+cudaError_t AFDEP_RAIL_NAME(prepare_dispatch)(const afdep_shape_t *)
 {
     cudaError_t error = afdep_load(rail_dispatch_kernel<true>, 0);
     return error == cudaSuccess ? afdep_load(rail_dispatch_kernel<false>, 0) : error;

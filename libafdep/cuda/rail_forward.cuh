@@ -182,13 +182,13 @@ static __device__ bool afdep_look_at_unit(const afdep_rail_rank_t &r, const afde
                                           uint64_t exchange, afdep_lane_unit_t &l, afdep_rail_wait_t &wait)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint64_t plane = afdep_ffn_plane(r, exchange), count = 0;
     int source = l.unit.source, channel = l.unit.channel;
     bool wants_count = s.sparse_dispatch && l.tokens < 0;
     if (wants_count)
-        count = rail.read(plane + afdep_at_count_word(&r.layout.ffn, source));
-    l.tail = rail.read(plane + afdep_at_finish_tail(&r.layout.ffn, &s, source, channel));
+        count = rail.read(AFDEP_RAIL_CONTROL, plane + afdep_at_count_word(&r.layout.ffn, source));
+    l.tail = rail.read(channel, plane + afdep_at_finish_tail(&r.layout.ffn, &s, source, channel));
     if (wants_count) {
         afdep_word_state_t state = afdep_rail_tag_state(count, exchange);
         wait.word = AFDEP_CUDA_WORD_COUNT;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank of the directional protocol keeps on its GPU: made, brought to its first values, shared out, read. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
 #include "cuda/rail_open.h"
 
 #include <stdlib.h>
@@ -10,6 +14,47 @@
 
 #define ARENA_ALIGN 256u
 #define AFDEP_RAIL_CLOCK_BYTES 256u /* a line of its own */
+
+/* Entries of the arrays of one plane. */
+static uint64_t lanes_of(const afdep_shape_t *s, int ffn)
+{
+    return (uint64_t)(ffn ? s->attention_domains : s->ffn_domains) * (uint64_t)s->channels;
+}
+
+/* ---- GIN ----------------------------------------------------------------------------------------------------- */
+
+#define GIN_SIGNALS_MOST 65536u /* NCCL's proxy has 16 bits for the name of one, and NCCL makes as many */
+
+/* Whether links are reached by NCCL's GIN, and not mapped. */
+static int uses_gin(const afdep_settings_t *settings)
+{
+    return strcmp(settings->fabric, "nccl") == 0;
+}
+
+/* Signals of a plane: of its words side by side, from the first to the last, of the role that has more. */
+static uint64_t plane_signals(const afdep_settings_t *settings)
+{
+    const afdep_layout_t *l = &settings->layout;
+    const afdep_shape_t *s = &settings->shape;
+    uint64_t ffn = l->ffn.finish_tails - l->ffn.count_words + 8u * lanes_of(s, 1);
+    uint64_t attention = l->attention.combine_tails - l->attention.witness_words + 8u * lanes_of(s, 0);
+    return (ffn > attention ? ffn : attention) / 8u;
+}
+
+int afdep_rail_signals(const afdep_settings_t *settings)
+{
+    return settings->shape.protocol == AFDEP_PROTOCOL_DIRECTIONAL ? (int)plane_signals(settings) * settings->shape.in_flight : 0;
+}
+
+/* Rows that wait to be put, in the segment, as a put's source must be. */
+static uint64_t staging_bytes(const afdep_settings_t *settings, int ffn)
+{
+    const afdep_shape_t *s = &settings->shape;
+    uint64_t rows = (uint64_t)s->in_flight * (uint64_t)s->capacity;
+    if (!uses_gin(settings))
+        return 0;
+    return ffn ? rows * (uint64_t)s->attention_domains * settings->layout.row.reply_stride : rows * settings->layout.row.stride;
+}
 
 /* ---- Limits -------------------------------------------------------------------------------------------------- */
 
@@ -22,6 +67,13 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings)
     if (s->ffn_domains > AFDEP_RAIL_TARGETS)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "ffn_ranks is %d: that makes %d FFN domains, and the CUDA backend has at "
                           "most %d", s->ffn_ranks, s->ffn_domains, AFDEP_RAIL_TARGETS);
+    if (uses_gin(settings) && afdep_nic_modelled(&settings->nic))
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "fabric is \"nccl\": a modelled NIC (AFDEP_NIC_...) is only to be had with fabric "
+                          "\"peer\"");
+    if (uses_gin(settings) && plane_signals(settings) > GIN_SIGNALS_MOST / (uint64_t)s->in_flight)
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "num_sms is %d: with %d FFN domains, %d Attention domains and %d in flight a rank "
+                          "has more than the %u signals that GIN can name", s->num_sms, s->ffn_domains, s->attention_domains,
+                          s->in_flight, GIN_SIGNALS_MOST);
     if ((uint64_t)s->attention_domains * (uint64_t)s->channels * settings->layout.slots > UINT32_MAX)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "capacity is %d: the CUDA backend counts places of the rail inbox in 32 bits",
                           s->capacity);
@@ -31,11 +83,11 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings)
 /* ---- Few tokens ------------------------------------------------------------------------------------------------- */
 
 /* The largest bucket that travels in lines. They carry the whole sparse protocol, but no packed reply, and no modelled NIC
-   delays them. */
+   delays them; a network does not deliver 16-byte words whole. */
 static int few_tokens(const afdep_settings_t *settings)
 {
     const afdep_shape_t *s = &settings->shape;
-    int fits = s->sparse_dispatch && s->sparse_combine && s->ranks_per_domain < AFDEP_RAIL_RAILS;
+    int fits = s->sparse_dispatch && s->sparse_combine && s->ranks_per_domain < AFDEP_RAIL_RAILS && !uses_gin(settings);
     int few = fits && !afdep_nic_modelled(&settings->nic) ? afdep_few_tokens(s) : 0;
     while (few > 0 && afdep_packs_replies(s, few))
         few--;
@@ -79,7 +131,7 @@ uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn)
 {
     const afdep_layout_t *l = &settings->layout;
     afdep_device_layout_t few;
-    uint64_t bytes = ffn ? l->ffn_bytes : l->attention_bytes;
+    uint64_t bytes = (ffn ? l->ffn_bytes : l->attention_bytes) + staging_bytes(settings, ffn);
     if (afdep_nic_modelled(&settings->nic))
         bytes += AFDEP_RAIL_CLOCK_BYTES + 2 * (uint64_t)settings->shape.in_flight * word_bytes(l, ffn);
     if (few_tokens(settings))
@@ -118,12 +170,6 @@ static void *carve(carver_t *c, uint64_t count, uint64_t bytes)
     uint64_t start = c->at;
     c->at = (start + count * bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     return c->base ? c->base + start : NULL;
-}
-
-/* Entries of the arrays of one plane. */
-static uint64_t lanes_of(const afdep_shape_t *s, int ffn)
-{
-    return (uint64_t)(ffn ? s->attention_domains : s->ffn_domains) * (uint64_t)s->channels;
 }
 
 static void carve_attention(afdep_rail_rank_t *r, carver_t *c, const afdep_shape_t *s)
@@ -220,6 +266,7 @@ afdep_status_t afdep_rail_open_arena(afdep_rail_t *rail, const afdep_settings_t 
     uint64_t bytes = carve_all(&rail->params, &measure, settings, ffn, AFDEP_RAIL_MOST_CTAS);
     rail->params.layout = settings->layout;
     set_nic(&rail->params.nic, settings, ffn);
+    rail->params.plane_signals = (uint32_t)plane_signals(settings);
     rail->params.slow_forward_ns = 1000u * (uint32_t)settings->slow_forward_us;
     cudaError_t error = cudaMalloc((void **)&rail->arena, bytes);
     if (error == cudaSuccess)
@@ -290,6 +337,8 @@ static int least(int a, int b)
 }
 
 /*
+ * Over GIN one SM stays free, for what the host side sends while kernels wait.
+ *
  * A GPU's SMs are shared out among the ranks on it, and a CTA is counted as a whole SM. Kernels do not overlap at their
  * edges beyond that (rail_few.cuh), so one kernel of a rank counts. Attention ranks move and sum a row per token and FFN
  * domain; FFN ranks place and sum every row several times, and there are few of them: half of the SMs are the Attention
@@ -314,18 +363,40 @@ static afdep_status_t share_sms(const afdep_shape_t *s, const int *same_device, 
     return AFDEP_OK;
 }
 
-static cudaError_t load_kernels(const afdep_shape_t *s)
+static const afdep_rail_launchers_t peer_launchers = {
+    afdep_rail_launch_dispatch,  afdep_rail_launch_receive,  afdep_rail_launch_reply,  afdep_rail_launch_collect,
+    afdep_rail_prepare_dispatch, afdep_rail_prepare_receive, afdep_rail_prepare_reply, afdep_rail_prepare_collect,
+};
+#ifdef AFDEP_HAVE_GIN
+static const afdep_rail_launchers_t gin_launchers = {
+    afdep_rail_gin_launch_dispatch,  afdep_rail_gin_launch_receive,  afdep_rail_gin_launch_reply,  afdep_rail_gin_launch_collect,
+    afdep_rail_gin_prepare_dispatch, afdep_rail_gin_prepare_receive, afdep_rail_gin_prepare_reply, afdep_rail_gin_prepare_collect,
+};
+#endif
+
+static const afdep_rail_launchers_t *launchers_of(const afdep_device_fabric_t *fabric)
 {
-    cudaError_t error = afdep_rail_prepare_dispatch(s);
+#ifdef AFDEP_HAVE_GIN
+    if (fabric->gin.host)
+        return &gin_launchers;
+#else
+    (void)fabric;
+#endif
+    return &peer_launchers;
+}
+
+static cudaError_t load_kernels(const afdep_rail_launchers_t *l, const afdep_shape_t *s)
+{
+    cudaError_t error = l->prepare_dispatch(s);
     if (error == cudaSuccess)
-        error = afdep_rail_prepare_receive(s);
+        error = l->prepare_receive(s);
     if (error == cudaSuccess)
-        error = afdep_rail_prepare_reply(s);
-    if (error == cudaSuccess)
+        error = l->prepare_reply(s);
+    if (error == cudaSuccess && l == &peer_launchers)
         error = afdep_rail_prepare_few_source(s);
-    if (error == cudaSuccess)
+    if (error == cudaSuccess && l == &peer_launchers)
         error = afdep_rail_prepare_few_worker(s);
-    return error == cudaSuccess ? afdep_rail_prepare_collect(s) : error;
+    return error == cudaSuccess ? l->prepare_collect(s) : error;
 }
 
 afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_device_fabric_t *fabric, int device,
@@ -335,10 +406,10 @@ afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_de
     int sms = 0, share = 0, ffn = afdep_is_ffn(s, fabric->rank);
     cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
-        error = load_kernels(s);
+        error = load_kernels(launchers_of(fabric), s);
     afdep_status_t status = afdep_cuda_check(error, AFDEP_ERR_UNSUPPORTED, "the CUDA backend's kernels do not load");
     if (status == AFDEP_OK)
-        status = share_sms(s, fabric->same_device, sms, ffn, &share);
+        status = share_sms(s, fabric->same_device, fabric->gin.host ? sms - 1 : sms, ffn, &share);
     if (status != AFDEP_OK)
         return status;
     grids->local = share;
@@ -347,6 +418,15 @@ afdep_status_t afdep_rail_share(const afdep_settings_t *settings, const afdep_de
 }
 
 /* ---- Who is who ---------------------------------------------------------------------------------------------------- */
+
+/* Behind the planes. */
+static void set_staging(afdep_rail_rank_t *p, unsigned char *base, int ffn)
+{
+    if (ffn)
+        p->reply_staging = base + p->layout.ffn_bytes;
+    else
+        p->staging = base + p->layout.attention_bytes;
+}
 
 void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, const afdep_cuda_rank_t *common,
                         const afdep_device_fabric_t *fabric, const afdep_cuda_grids_t *grids)
@@ -361,9 +441,13 @@ void afdep_rail_connect(afdep_rail_t *rail, const afdep_settings_t *settings, co
     (void)few_layout(&p->c.peer, settings, !ffn);
     p->domain = afdep_domain_of(s, common->rank);
     p->rail = afdep_rail_of(s, common->rank);
+    p->gin = fabric->gin.host;
+    rail->launch = launchers_of(fabric);
     p->source_domain = ffn ? -1 : afdep_source_domain(s, common->rank);
     for (int i = 0; i < links && i < AFDEP_RAIL_NEAR; i++)
         p->links[i] = fabric->segments[ffn ? afdep_source_rank(s, i, p->rail) : afdep_ffn_rank(s, i, p->rail)];
+    if (p->gin)
+        set_staging(p, fabric->base, ffn);
     for (int q = 0; q < s->ranks_per_domain && q < AFDEP_RAIL_NEAR; q++)
         p->domain_near[q] = fabric->segments[p->domain * s->ranks_per_domain + q];
 }

@@ -10,8 +10,18 @@
 
 #define AFDEP_RAIL_MOST_CTAS 160 /* of a kernel: no GPU that this runs on has more SMs to give */
 
+typedef struct afdep_rail_launchers {
+    cudaError_t (*dispatch)(const afdep_rail_rank_t *rank, const afdep_cuda_dispatch_t *call, int grid, cudaStream_t stream);
+    cudaError_t (*receive)(const afdep_rail_rank_t *rank, const afdep_cuda_receive_t *call, int grid, cudaStream_t stream);
+    cudaError_t (*reply)(const afdep_rail_rank_t *rank, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream);
+    cudaError_t (*collect)(const afdep_rail_rank_t *rank, const afdep_cuda_collect_t *call, int grid, cudaStream_t stream);
+    cudaError_t (*prepare_dispatch)(const afdep_shape_t *shape), (*prepare_receive)(const afdep_shape_t *shape);
+    cudaError_t (*prepare_reply)(const afdep_shape_t *shape), (*prepare_collect)(const afdep_shape_t *shape);
+} afdep_rail_launchers_t;
+
 typedef struct afdep_rail {
     afdep_rail_rank_t params;
+    const afdep_rail_launchers_t *launch; /* of the fabric's rail */
     unsigned char *arena; /* device memory */
 } afdep_rail_t;
 
@@ -20,6 +30,9 @@ afdep_status_t afdep_rail_check(const afdep_settings_t *settings);
 
 /* Device memory of one rank beside its segment and what the other protocol needs too. */
 uint64_t afdep_rail_private_bytes(const afdep_settings_t *settings, int ffn);
+
+/* Signals of a rank where the rail is GIN: as many on all ranks. */
+int afdep_rail_signals(const afdep_settings_t *settings);
 
 /* Bytes of a rank's segment. */
 uint64_t afdep_rail_segment_bytes(const afdep_settings_t *settings, int ffn);

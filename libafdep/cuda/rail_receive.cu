@@ -389,7 +389,7 @@ static __device__ void lay_out(const afdep_rail_rank_t &r, const afdep_cuda_rece
 static __device__ void send_witnesses(const afdep_rail_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint64_t word = afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, r.domain);
     for (int source = (int)afdep_lane(); s.sparse_combine && source < s.attention_domains; source += AFDEP_WARP)
         rail.say(AFDEP_RAIL_WITNESS, source, word, afdep_word((uint32_t)(exchange - (uint64_t)s.in_flight), 0),
@@ -398,7 +398,7 @@ static __device__ void send_witnesses(const afdep_rail_rank_t &r, uint64_t excha
 
 template <int VECTORS>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_receive_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
+    rail_receive_kernel(const __grid_constant__ afdep_rail_kernel_rank_t r, const __grid_constant__ afdep_cuda_receive_t call)
 {
     __shared__ uint32_t forwarded[AFDEP_RAIL_RAILS]; /* by this CTA, to each rail */
     counting_t c = counting_arrays(r.c.shape);
@@ -443,17 +443,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
         afdep_finish(r.c, AFDEP_CUDA_RECEIVE, exchange);
 }
 
-cudaError_t afdep_rail_launch_receive(const afdep_rail_rank_t *r, const afdep_cuda_receive_t *call, int grid,
+cudaError_t AFDEP_RAIL_NAME(launch_receive)(const afdep_rail_rank_t *r, const afdep_cuda_receive_t *call, int grid,
                                       cudaStream_t stream)
 {
     size_t shared = shared_bytes(r->c.shape);
     /* Few tokens in small pieces keep many warps busy; many do so by themselves, and with more loads on their way. */
     bool many = (int64_t)r->c.shape.attention_ranks * call->bucket >= (int64_t)grid * WARPS;
-    return many ? afdep_launch_apart(rail_receive_kernel<4>, grid, THREADS, shared, stream, *r, *call)
-                : afdep_launch_apart(rail_receive_kernel<1>, grid, THREADS, shared, stream, *r, *call);
+    return many ? afdep_launch_apart(rail_receive_kernel<4>, grid, THREADS, shared, stream, afdep_rail_kernel_rank(*r), *call)
+                : afdep_launch_apart(rail_receive_kernel<1>, grid, THREADS, shared, stream, afdep_rail_kernel_rank(*r), *call);
 }
 
-cudaError_t afdep_rail_prepare_receive(const afdep_shape_t *shape)
+cudaError_t AFDEP_RAIL_NAME(prepare_receive)(const afdep_shape_t *shape)
 {
     cudaError_t error = afdep_load(rail_receive_kernel<1>, shared_bytes(*shape));
     return error == cudaSuccess ? afdep_load(rail_receive_kernel<4>, shared_bytes(*shape)) : error;

@@ -16,7 +16,7 @@
  * which is after the owner replied n. A reply word cannot pass the value that its reader waits for: its writer would
  * have to receive n + G, and that joins the reader's forward word of n + G. The own partials serve one reply after the
  * other, as the stream orders them. Combine inboxes of n - G were read: their sources collected before they dispatched
- * n.
+ * n. So had arrived what was staged here for those sources, on a rail without windows.
  */
 #include "cuda/launch.cuh"
 #include "cuda/packed.cuh"
@@ -287,14 +287,15 @@ static __device__ __forceinline__ bool send_back(const afdep_rail_rank_t &r, uin
 {
     const afdep_shape_t &s = r.c.shape;
     const afdep_row_format_t &f = r.layout.row;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint32_t bytes = PACKED ? f.packed_bytes : f.reply_bytes, tag = PACKED ? f.packed_tag_offset : f.reply_tag_offset;
     int source = b.unit.source, channel = b.unit.channel;
     uint64_t plane = afdep_attention_plane(r, exchange);
     uint64_t offset = plane + afdep_at_combine_row(&r.layout.attention, &r.layout, &s, r.domain, (int)record.token);
     unsigned char *place = rail.window(source, offset);
     if (!place)
-        place = r.reply_staging + ((uint64_t)source * (uint32_t)s.capacity + record.token) * r.layout.row.reply_stride;
+        place = r.reply_staging + (((uint64_t)afdep_plane(s, exchange) * (uint32_t)s.attention_domains + (uint32_t)source) *
+                                       (uint32_t)s.capacity + record.token) * f.reply_stride;
     if (!sum_partials<PACKED>(r, exchange, b, record, room, place))
         return false;
     if (afdep_lane() == 0)
@@ -335,7 +336,7 @@ static __device__ __forceinline__ bool serve(const afdep_rail_rank_t &r, uint64_
                                              room_t *room, const afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     if (b.told && b.rows == 0)
         rail.signal(AFDEP_RAIL_COMBINE, b.unit.channel, b.unit.source,
                     afdep_attention_plane(r, exchange) +
@@ -358,7 +359,7 @@ static __device__ void reply_forward(const afdep_rail_rank_t &r, const afdep_cud
                                      room_t *room, afdep_rail_round_t &round)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     int units = afdep_rail_units(s, call.bucket, !s.sparse_dispatch || !s.sparse_combine), step = afdep_warp_count();
     int rounds = (units + step - 1) / step; /* as many for every warp */
     for (int done = 0; done < rounds; done++) {
@@ -379,7 +380,7 @@ static __device__ void reply_forward(const afdep_rail_rank_t &r, const afdep_cud
 
 template <bool WEIGHTED, bool PACKED>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rail_reply_kernel(const __grid_constant__ afdep_rail_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
+    rail_reply_kernel(const __grid_constant__ afdep_rail_kernel_rank_t r, const __grid_constant__ afdep_cuda_reply_t call)
 {
     __shared__ room_t rooms[WARPS];
     __shared__ afdep_rail_words_t words;
@@ -398,7 +399,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         afdep_finish(r.c, AFDEP_CUDA_REPLY, exchange);
 }
 
-typedef void (*kernel_t)(const afdep_rail_rank_t, const afdep_cuda_reply_t);
+typedef void (*kernel_t)(const afdep_rail_kernel_rank_t, const afdep_cuda_reply_t);
 
 static kernel_t kernel_of(const afdep_shape_t &s, bool packed)
 {
@@ -407,13 +408,13 @@ static kernel_t kernel_of(const afdep_shape_t &s, bool packed)
     return packed ? rail_reply_kernel<false, true> : rail_reply_kernel<false, false>;
 }
 
-cudaError_t afdep_rail_launch_reply(const afdep_rail_rank_t *r, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
+cudaError_t AFDEP_RAIL_NAME(launch_reply)(const afdep_rail_rank_t *r, const afdep_cuda_reply_t *call, int grid, cudaStream_t stream)
 {
     bool packed = afdep_packs_replies(&r->c.shape, call->bucket);
-    return afdep_launch_apart(kernel_of(r->c.shape, packed), grid, THREADS, 0, stream, *r, *call);
+    return afdep_launch_apart(kernel_of(r->c.shape, packed), grid, THREADS, 0, stream, afdep_rail_kernel_rank(*r), *call);
 }
 
-cudaError_t afdep_rail_prepare_reply(const afdep_shape_t *shape)
+cudaError_t AFDEP_RAIL_NAME(prepare_reply)(const afdep_shape_t *shape)
 {
     cudaError_t error = afdep_load(kernel_of(*shape, false), 0);
     return error == cudaSuccess ? afdep_load(kernel_of(*shape, true), 0) : error;

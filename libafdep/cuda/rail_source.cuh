@@ -12,7 +12,7 @@
 static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     bool fine = !afdep_poisoned(r.c);
     int m = (int)afdep_lane();
     if (fine && s.sparse_combine && m < s.ffn_domains) {
@@ -21,7 +21,7 @@ static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t excha
         afdep_rail_wait_t wait = { AFDEP_CUDA_DISPATCH, AFDEP_CUDA_WORD_WITNESS, afdep_link_rank(r, m), -1, exchange,
                                    afdep_word(want, 0) };
         fine = afdep_rail_await(
-            r, wait, &seen, [&]() { return rail.read(word); },
+            r, wait, &seen, [&]() { return rail.read(AFDEP_RAIL_CONTROL, word); },
             [&](uint64_t value) { return afdep_tag_state(value, want, step); });
     }
     return __all_sync(AFDEP_FULL, fine);
@@ -31,12 +31,13 @@ static __device__ bool wait_witnesses(const afdep_rail_rank_t &r, uint64_t excha
 static __device__ bool witnesses_are_here(const afdep_rail_rank_t &r, uint64_t exchange)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint32_t step = (uint32_t)s.in_flight;
     int m = (int)afdep_lane();
     bool here = !s.sparse_combine || m >= s.ffn_domains;
     if (!here)
-        here = afdep_tag_state(rail.read(afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m)),
+        here = afdep_tag_state(rail.read(AFDEP_RAIL_CONTROL,
+                                         afdep_attention_plane(r, exchange) + afdep_at_witness(&r.layout.attention, m)),
                                (uint32_t)exchange - step, step) == AFDEP_WORD_READY;
     return __all_sync(AFDEP_FULL, here);
 }
@@ -99,12 +100,12 @@ static __device__ __forceinline__ void note_token(const afdep_rail_rank_t &r, co
 static __device__ bool wait_tail(const afdep_rail_rank_t &r, uint64_t exchange, int target, int channel)
 {
     const afdep_shape_t &s = r.c.shape;
-    const afdep_peer_rail rail = { r };
+    const afdep_this_rail rail = { r };
     uint64_t want = r.combine_tails[afdep_at_target(r, exchange, target, channel)], seen;
     uint64_t word = afdep_attention_plane(r, exchange) + afdep_at_combine_tail(&r.layout.attention, &s, target, channel);
     afdep_rail_wait_t wait = { AFDEP_CUDA_COLLECT, AFDEP_CUDA_WORD_TAIL, afdep_link_rank(r, target), channel, exchange, want };
     return afdep_rail_await(
-        r, wait, &seen, [&]() { return rail.read(word); },
+        r, wait, &seen, [&]() { return rail.read(channel, word); },
         [&](uint64_t value) {
             if (value == want)
                 return AFDEP_WORD_READY;

@@ -93,11 +93,10 @@ __device__ __forceinline__ void afdep_rail_write_out(const afdep_rail_round_t &r
 __device__ __forceinline__ bool afdep_rail_next_round(const afdep_rail_rank_t &r, afdep_rail_round_t &round)
 {
     uint32_t needed = ++round.number - AFDEP_RAIL_AHEAD + 1; /* rounds that are out, modulo 2^32 */
-    while ((int32_t)(afdep_load_acquire_cta32(&round.words->out) - needed) < 0)
-        if (afdep_poisoned(r.c)) /* whoever failed does not come */
-            return false;
-    __syncwarp();
-    return true;
+    bool fine = true;
+    while (fine && (int32_t)(afdep_load_acquire_cta32(&round.words->out) - needed) < 0)
+        fine = !afdep_poisoned(r.c); /* whoever failed does not come */
+    return __all_sync(AFDEP_FULL, fine); /* a lane that leaves would be waited for by the others */
 }
 
 #endif

@@ -108,6 +108,7 @@ typedef struct afdep_cuda_rank {
     uint32_t *partial_words; /* FFN: [A * capacity][parts], the exchange that a part of a partial is of */
     unsigned char *partial_lines; /* FFN: [A * few][lines of a reply], the same of few tokens */
     int32_t trap;         /* debugging: a failure traps */
+    const void *gin;      /* across domains whose segments are not mapped: the afdep_gin_t, in device memory; else NULL */
 } afdep_cuda_rank_t;
 
 /* A dispatch as a whole, or in two kernels: one that sends if nothing has to be waited for, and one that makes up for it. */

@@ -58,6 +58,9 @@ __device__ __forceinline__ uint4 afdep_sum_round(const afdep_sum_t &sum)
 
 /* The rows of one token: byte offsets of the piece in each, in the order in which they are summed. */
 #define AFDEP_TERMS_AT_ONCE 8
+#ifndef AFDEP_SUM_COLUMNS
+#define AFDEP_SUM_COLUMNS 8 /* of one or two terms that a lane has on their way at once; of four, half as many */
+#endif
 
 /*
  * One 16-byte column of the sum of `count` rows (count > 0). row(j) gives the address of the column in row j, weight(j)
@@ -118,7 +121,7 @@ __device__ __forceinline__ void afdep_sum_columns(int count, Row row, Weight wei
 template <bool WEIGHTED, typename Row, typename Weight, typename Put>
 __device__ __forceinline__ void afdep_sum_row(int count, uint32_t bytes, Row row, Weight weight, Put put)
 {
-    const uint32_t two = 8, four = 4; /* columns of so many terms */
+    const uint32_t two = AFDEP_SUM_COLUMNS, four = AFDEP_SUM_COLUMNS / 2; /* columns of so many terms */
     uint32_t at = 0;
 #pragma unroll 1
     for (; count <= 2 && at + 512u * two <= bytes; at += 512u * two)

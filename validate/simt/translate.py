@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as C++ for the processor: translate.py OUT FILE...
+"""Kernels as C++ for the processor: translate.py [--plant NAME] OUT FILE...
 
 Copies files, with what a C++ compiler cannot take replaced: PTX instructions by what they mean, launches of the few kernels
 that are started with <<<>>> by the loop that they are, dynamic shared memory by a fixed array. An instruction that is not in
-the table is refused, so that a new one is thought about here too."""
+the table is refused, so that a new one is thought about here too. --plant changes the text before, to a wrong variant that
+the suites must catch; --plants lists them, each with the file that it is in and the cases that do."""
 
 import os
 import re
@@ -29,6 +30,25 @@ INSTRUCTIONS = [
     ("prefetch.", "(void)0"),
     (r"{\n\t.reg .b128 word;\n\tld.relaxed.sys.global.b128", "afdep_simt_load16({2}, &{0}, &{1})"),
     (r"{\n\t.reg .b128 word;\n\tmov.b128 word, {%1, %2};", "afdep_simt_store16({0}, {1}, {2})"),
+]
+
+
+# Wrong variants of the GIN rail: name, file, cases, what stands there, what stands there instead.
+PLANTS = [
+    ("tail_on_another_context", "rail_gin.cuh", "all_channels", "        net.put(ncclTeamRail(gin.comm), place, gin.window, offset, gin.window, from, bytes, add);",
+     "        net.put(ncclTeamRail(gin.comm), place, gin.window, offset, gin.window, from, bytes, ncclGin_None{}),\n"
+     "        ncclGin(gin.comm, afdep_gin_context(gin, channel) + 1).signal(ncclTeamRail(gin.comm), place, add);"),
+    ("tail_before_its_row", "rail_gin.cuh", "all_channels", "        net.put(ncclTeamRail(gin.comm), place, gin.window, offset, gin.window, from, bytes, add);",
+     "        net.signal(ncclTeamRail(gin.comm), place, add), net.put(ncclTeamRail(gin.comm), place, gin.window, offset, gin.window, from, bytes, ncclGin_None{});"),
+    ("read_on_the_control_context", "rail_gin.cuh", "few_tokens", "ncclGin net(r.gin.comm, afdep_gin_context(r.gin, channel));",
+     "ncclGin net(r.gin.comm, AFDEP_GIN_CONTROL);"),
+    ("value_in_place_of_difference", "rail_gin.cuh", "few_tokens", "bytes, word, value - old);", "bytes, word, value);"),
+    ("staging_of_a_channel", "rail_dispatch.cu", "capacity", "(uint32_t)s.capacity + (uint32_t)token) *",
+     "(uint32_t)s.capacity + (uint32_t)channel) *"),
+    ("staging_on_one_plane", "rail_dispatch.cu", "four_in_flight", "r.staging + ((uint64_t)afdep_plane(s, exchange)",
+     "r.staging + ((uint64_t)0"),
+    ("reply_staging_on_one_plane", "rail_reply.cu", "four_in_flight", "r.reply_staging + (((uint64_t)afdep_plane(s, exchange)",
+     "r.reply_staging + (((uint64_t)0"),
 ]
 
 
@@ -79,14 +99,31 @@ def translate(text, name):
     return "#include <cuda_runtime.h>\n" + text.replace("return cudaGetLastError();", "return cudaSuccess;")
 
 
+def plant(text, name, wanted):
+    for title, file, _, right, wrong in PLANTS:
+        if title == wanted and file == name:
+            if text.count(right) != 1:
+                raise SystemExit(f"translate: {name}: what {title} changes stands there {text.count(right)} times")
+            return text.replace(right, wrong)
+    return text
+
+
 def main():
+    if sys.argv[1] == "--plants":
+        for title, file, cases, _, _ in PLANTS:
+            print(title, file, cases)
+        return
+    planted = None
+    if sys.argv[1] == "--plant":
+        planted = sys.argv[2]
+        del sys.argv[1:3]
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
     for path in sys.argv[2:]:
         name = os.path.basename(path)
         with open(path, encoding="utf-8") as file:
-            text = translate(file.read(), name)
-        with open(os.path.join(folder, name + (".cc" if name.endswith(".cu") else "")), "w", encoding="utf-8") as file:
+            text = translate(plant(file.read(), name, planted), name)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 

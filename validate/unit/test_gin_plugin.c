@@ -293,6 +293,43 @@ static void exchange(const tables_t *t)
     tear_down(ranks, t);
 }
 
+/* Catches an error for a peer that is gone, which would end NCCL's proxy, and with it what goes to the living. */
+static void test_lost_peer(void **state)
+{
+    (void)state;
+    static rank_t ranks[RANKS];
+    tables_t t = { .v11 = table("ncclGinPlugin_v11") };
+    rank_t *k = &ranks[0];
+    void *request = NULL;
+    int done = 0;
+    memset(ranks, 0, sizeof(ranks));
+    set_up(ranks, &t);
+    register_all(ranks, &t);
+    OK(t.v11->close_comm(ranks[2].comm));
+    warnings = 0;
+    for (int i = 0; i < 4000000 && warnings == 0; i++) { /* until the queue is full, and it is seen why */
+        OK(put(k, 2, 0, 0, &request));
+        OK(t.v11->progress(k->comm));
+    }
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(last_warning, "rank 2 has left"));
+    OK(t.v11->test(k->comm, request, &done)); /* one that waited for room */
+    assert_true(done);
+    OK(put_signal(k, 2, 8, 0, 1, AFDEP_NCCL_SIGNAL_ADD, &request));
+    OK(t.v11->test(k->comm, request, &done));
+    assert_true(done);
+    k->memory[1] = 33;
+    OK(put(k, 1, 1, 5, &request));
+    for (int i = 0; i < 10; i++) {
+        OK(t.v11->progress(k->comm));
+        OK(t.v11->progress(ranks[1].comm));
+    }
+    assert_int_equal(ranks[1].memory[5], 33);
+    assert_int_equal(warnings, 1);
+    for (int r = 0; r < 2; r++)
+        OK(t.v11->close_comm(ranks[r].comm));
+}
+
 static void test_gin_v11(void **state)
 {
     (void)state;
@@ -343,6 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),  cmocka_unit_test(test_devices), cmocka_unit_test(test_gin_v11),
         cmocka_unit_test(test_gin_v13), cmocka_unit_test(test_rma_v14), cmocka_unit_test(test_no_gpu),
+        cmocka_unit_test(test_lost_peer),
     };
     library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) {

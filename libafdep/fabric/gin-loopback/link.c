@@ -29,12 +29,13 @@ struct afdep_gin_listener {
 
 afdep_status_t afdep_gin_link_fail(afdep_gin_link_t *link, afdep_status_t status, int broken)
 {
-    if (broken)
-        link->broken = 1;
-    if (link->failed == AFDEP_OK) {
+    /* What ends the link counts more than a peer that was lost before. */
+    if (link->failed == AFDEP_OK || (broken && !link->broken)) {
         link->failed = status;
         snprintf(link->why, sizeof(link->why), "%s", afdep_last_error());
     }
+    if (broken)
+        link->broken = 1;
     return status;
 }
 

@@ -80,6 +80,17 @@ static void tell(plugin_comm_t *comm, afdep_status_t status)
         say(AFDEP_NCCL_LOG_WARN, "communicator", afdep_last_error());
 }
 
+/*
+ * Whether a call failed only because its peer is gone: NCCL is told that it succeeded. An error ends the proxy's thread, and with
+ * it whatever this rank still sends to the living; GPU threads that then find a queue full wait for ever. So what a lost peer
+ * would have got is dropped, once it is said in NCCL's log that it is lost, and to whoever asks query_error.
+ */
+static int lost(plugin_comm_t *comm, afdep_status_t status)
+{
+    tell(comm, status);
+    return status == AFDEP_ERR_PEER;
+}
+
 static afdep_nccl_result_t gin_init(void **context, uint64_t comm_id, afdep_nccl_log_t log)
 {
     (void)comm_id;
@@ -238,10 +249,8 @@ static afdep_nccl_result_t issue(plugin_comm_t *comm, const afdep_gin_put_t *put
     afdep_gin_request_t *made = NULL;
     afdep_status_t status = afdep_gin_put(comm->link, put, &made);
 
-    if (status == AFDEP_OK)
-        *request = made;
-    tell(comm, status);
-    return result_of(status);
+    *request = status == AFDEP_OK ? made : NULL;
+    return lost(comm, status) ? AFDEP_NCCL_SUCCESS : result_of(status);
 }
 
 static afdep_nccl_result_t issue_signal(plugin_comm_t *comm, afdep_gin_put_t *put, const void *signal, uint64_t offset,
@@ -275,16 +284,17 @@ static afdep_nccl_result_t gin_test(void *comm, void *request, int *done)
     if (!request)
         return AFDEP_NCCL_SUCCESS;
     status = afdep_gin_test(((plugin_comm_t *)comm)->link, request, done);
-    tell(comm, status);
-    return result_of(status);
+    if (!lost(comm, status))
+        return result_of(status);
+    *done = 1;
+    return AFDEP_NCCL_SUCCESS;
 }
 
 static afdep_nccl_result_t progress(plugin_comm_t *comm)
 {
     afdep_status_t status = afdep_gin_progress(comm->link);
 
-    tell(comm, status);
-    return result_of(status);
+    return lost(comm, status) ? AFDEP_NCCL_SUCCESS : result_of(status);
 }
 
 static afdep_nccl_result_t query_error(plugin_comm_t *comm, bool *has_error)

@@ -219,6 +219,12 @@ typedef struct afdep_buffer_info {
     uint64_t exchanges;           /* exchanges this rank has started */
     int32_t fp8_combine;          /* 1: replies of buckets from fp8_combine_min_bucket on are FP8; else both are 0 */
     int32_t fp8_combine_min_bucket;
+    /* Where rows cross domains by NCCL's GPU-initiated networking (fabric "nccl"); elsewhere 0 and NULL. */
+    int32_t gin_contexts;         /* that channels are spread over */
+    int32_t gin_type;             /* NCCL's number: 2 its proxy, 3 GDAKI */
+    int32_t gin_traffic_class;    /* -1: NCCL's own */
+    int32_t gin_loopback;         /* 1: NCCL is told to load the plugin that stands in for a network on one host */
+    const char *gin_why;          /* what was chosen and who said so; lives as long as the buffer */
 } afdep_buffer_info_t;
 
 /* Local. Fills `info`, whose struct_size must be set. Errors: ARGUMENT. */

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels of rail_collect.cu over the GIN rail. */
+#define AFDEP_RAIL_GIN 1
+#include "cuda/rail_collect.cu"
