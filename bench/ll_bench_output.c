@@ -15,6 +15,11 @@
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
+static const char *backend_of(const afdep_bench_plan_t *plan)
+{
+    return plan->common.backend ? "cuda" : "host";
+}
+
 void afdep_ll_bench_print_header(const afdep_bench_rank_t *rank, const char *fabric, double memcpy_gbs)
 {
     const afdep_bench_plan_t *plan = rank->plan;
@@ -24,12 +29,16 @@ void afdep_ll_bench_print_header(const afdep_bench_rank_t *rank, const char *fab
     printf("# low-latency API: %d ranks as %s, %d experts, top-%d, hidden %d, seed %llu\n", plan->ranks,
            rank->world->threads ? "threads of one process" : "processes", s->num_experts, s->top_k, s->hidden,
            (unsigned long long)s->seed);
-    printf("# format %s, profile %s, zero copy %s, backend host, fabric %s\n",
+    printf("# format %s, profile %s, zero copy %s, backend %s, fabric %s\n",
            afdep_ll_format_name((afdep_ll_format_t)plan->ll_format),
-           afdep_ll_profile_name((afdep_ll_profile_t)plan->ll_profile), plan->ll_zero_copy ? "on" : "off", fabric);
-    printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
-    printf("# sample: the longest of any rank; dispatch and combine start aligned, the pair is one after the other\n"
-           "# MB: logical, of one rank: its tokens' choices times a row's codes and scales, or its BF16 elements\n"
+           afdep_ll_profile_name((afdep_ll_profile_t)plan->ll_profile), plan->ll_zero_copy ? "on" : "off",
+           backend_of(plan), fabric);
+    if (memcpy_gbs > 0)
+        printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
+    printf("# sample: the longest of any rank; %s\n", plan->common.backend
+               ? "recorded: dispatch and combine between events around each, the pair a mean of many without"
+               : "dispatch and combine start aligned, the pair is one after the other");
+    printf("# MB: logical, of one rank: its tokens' choices times a row's codes and scales, or its BF16 elements\n"
            "# GB/s: MB / median; all ranks: the pair's MB of all ranks / its median, and that as a share of memcpy\n");
     printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "tokens", "dispatch", "p99", "logical",
            "rate", "combine", "p99", "logical", "rate", "pair", "p99", "all ranks", "copy", "check");
@@ -54,8 +63,11 @@ void afdep_ll_bench_print_cell(const afdep_ll_cell_t *cell, int ranks, double me
     printf("%8d", cell->tokens);
     print_timing(&cell->dispatch);
     print_timing(&cell->combine);
-    printf(" %10.2f %10.2f %9.3f %8.1f", cell->pair.us.median, cell->pair.us.p99, all,
-           memcpy_gbs > 0 ? 100 * all / memcpy_gbs : 0.0);
+    printf(" %10.2f %10.2f %9.3f", cell->pair.us.median, cell->pair.us.p99, all);
+    if (memcpy_gbs > 0)
+        printf(" %8.1f", 100 * all / memcpy_gbs);
+    else
+        printf(" %8s", "-");
     if (!cell->checked)
         printf(" %8s\n", "-");
     else if (cell->mismatches == 0)
@@ -73,8 +85,9 @@ cJSON *afdep_ll_bench_record_begin(const afdep_bench_rank_t *rank, const char *f
     const afdep_arm_t arm = { .name = afdep_ll_format_name((afdep_ll_format_t)plan->ll_format),
                               .protocol = "low-latency",
                               .dtype = "bf16",
-                              .backend = "host",
+                              .backend = backend_of(plan),
                               .fabric = fabric,
+                              .graph = plan->common.backend != 0,
                               .pinned = plan->pin,
                               .domains = "declared" };
     cJSON *record = afdep_record_begin("afdep-benchmark/1", plan->argc, plan->argv, &plan->scenario, &arm, plan->ranks,

@@ -59,19 +59,25 @@ static int is_direct(const afdep_tap_t *tap)
 int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig)
 {
     afdep_settings_t settings;
-    tap->fabric = opened;
     tap->ffn = rig->v->world->rank < rig->scenario.ffn_ranks;
-    if (!tap->fabric || afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
+    if (!opened || afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
         return -1;
     tap->shape = settings.shape;
     tap->layout = settings.layout;
-    tap->bytes = tap->ffn ? tap->layout.ffn_bytes : tap->layout.attention_bytes;
+    uint64_t bytes = tap->ffn ? tap->layout.ffn_bytes : tap->layout.attention_bytes;
     if (is_direct(tap)) {
         if (afdep_device_layout_init(&tap->direct, &settings.shape, tap->ffn) != 0)
             return -1;
-        tap->bytes = tap->direct.bytes;
+        bytes = tap->direct.bytes;
     }
-    tap->image = calloc(1, tap->bytes);
+    return afdep_tap_connect_segment(tap, bytes);
+}
+
+int afdep_tap_connect_segment(afdep_tap_t *tap, uint64_t bytes)
+{
+    tap->fabric = opened;
+    tap->bytes = bytes;
+    tap->image = opened ? calloc(1, bytes) : NULL;
     return tap->image ? 0 : -1;
 }
 
@@ -168,6 +174,11 @@ int afdep_tap_put_back(afdep_tap_t *tap, afdep_tap_word_t word)
         return put_back(tap, plane + l->ffn.domain_inbox, plane + l->ffn.count_words);
     return word == AFDEP_TAP_REPLY ? put_back(tap, plane + l->ffn.partials, plane + l->ffn.bytes)
                                    : put_back(tap, plane + l->ffn.inbox, plane + l->ffn.partials);
+}
+
+int afdep_tap_put_back_range(afdep_tap_t *tap, uint64_t from, uint64_t bytes)
+{
+    return put_back(tap, from, from + bytes);
 }
 
 uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at)

@@ -21,7 +21,7 @@ typedef struct call {
 } call_t;
 
 typedef struct explored_rank {
-    afdep_ll_buffer_t *buffer;
+    afdep_ll_rank_t *buffer;
     afdep_ll_exchanger_t x[AFDEP_LL_PLANES];
     int done;      /* calls */
     int under_way; /* a call has begun */
@@ -174,7 +174,7 @@ static afdep_status_t begin_call(afdep_ll_explorer_t *e, explored_rank_t *r)
         afdep_ll_begin_receive(r->buffer, afdep_ll_plane_of(r->buffer, exchange));
         return AFDEP_OK;
     case RETURN:
-        afdep_ll_prepare_combine(x, &e->plans[c.exchange], r->buffer);
+        afdep_ll_prepare_combine(x, &e->plans[c.exchange], NULL); /* no plan of these has zero copy */
         return afdep_ll_start_combine(r->buffer, &x->combine);
     default:
         afdep_ll_begin_reduce(r->buffer, afdep_ll_plane_of(r->buffer, exchange));
@@ -193,14 +193,14 @@ static afdep_status_t end_call(afdep_ll_explorer_t *e, explored_rank_t *r, char 
         afdep_ll_end_dispatch(r->buffer, &x->dispatch);
         break;
     case RECEIVE:
-        afdep_ll_end_receive(r->buffer->plane);
+        afdep_ll_end_receive(r->buffer, r->buffer->plane);
         status = afdep_ll_judge_dispatch(x, &e->plans[c.exchange]);
         break;
     case RETURN:
         afdep_ll_end_combine(r->buffer, &x->combine);
         break;
     default:
-        afdep_ll_end_reduce(r->buffer->plane);
+        afdep_ll_end_reduce(r->buffer, r->buffer->plane);
         status = afdep_ll_judge_combine(x, &e->plans[c.exchange]);
     }
     if (status != AFDEP_OK)

@@ -231,6 +231,7 @@ static void run_one_rank(const afdep_validation_t *v, const afdep_case_t *c, afd
         config.buffer_bytes = ((uint64_t)64 << 20) + (odd && i == 5);
         config.timeout_ms = v->timeout_ms;
         config.fabric = v->fabric;
+        config.backend = v->backend;
         afdep_status_t status = afdep_ll_buffer_open(&v->world->group, &config, &buffer);
         if (status == AFDEP_OK)
             (void)afdep_ll_buffer_close(buffer);

@@ -224,6 +224,11 @@ static inline float __fmul_rn(float a, float b)
     return a * b;
 }
 
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+
 static inline float __fadd_rn(float a, float b)
 {
     return a + b;
@@ -289,18 +294,21 @@ template <typename Value> static inline Value afdep_simt_load(const Value *at, i
     return __atomic_load_n(at, order);
 }
 
-/* Sixteen bytes at once, which the processors that this runs on load and store whole. */
+/* Sixteen bytes at once, which the processors that this runs on load and store whole. Said as instructions: of an intrinsic a
+   compiler may make two loads of half as much. */
 static inline void afdep_simt_load16(const void *at, uint64_t *low, uint64_t *high)
 {
+    __m128i word;
     afdep_simt_yield();
-    __m128i word = _mm_load_si128((const __m128i *)at);
+    asm volatile("movdqa %1, %0" : "=x"(word) : "m"(*(const __m128i *)at) : "memory");
     *low = (uint64_t)_mm_cvtsi128_si64(word);
     *high = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(word, word));
 }
 
 static inline void afdep_simt_store16(void *at, uint64_t low, uint64_t high)
 {
-    _mm_store_si128((__m128i *)at, _mm_set_epi64x((long long)high, (long long)low));
+    __m128i word = _mm_set_epi64x((long long)high, (long long)low);
+    asm volatile("movdqa %1, %0" : "=m"(*(__m128i *)at) : "x"(word) : "memory");
 }
 
 static inline uint64_t afdep_simt_now_ns()

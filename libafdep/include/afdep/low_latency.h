@@ -83,7 +83,7 @@ typedef struct afdep_ll_config {
     int32_t ranks_per_domain; /* ranks of one host (one load/store domain); 0: all R. a2: two hosts at most */
     int32_t timeout_ms;    /* 0: AFDEP_TIMEOUT_MS, else 60000 */
     uint64_t buffer_bytes; /* the configured size. 0: HCCL_BUFFSIZE (in MiB), else 200 MiB; native: as needed */
-    const char *backend;   /* NULL or "host" */
+    const char *backend;   /* NULL or "host"; "cuda" */
     const char *fabric;    /* as afdep_config_t */
 } afdep_ll_config_t;
 
@@ -194,10 +194,11 @@ typedef struct afdep_ll_dispatch {
     afdep_ll_handle_t handle;
     afdep_ll_event_t event;
     afdep_ll_hook_t hook;
+    afdep_stream_t stream;     /* in. CUDA backend: where the call goes; NULL on the host backend */
 } afdep_ll_dispatch_t;
 
 #define AFDEP_LL_DISPATCH_INIT { sizeof(afdep_ll_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, AFDEP_LL_AUTO, 0, \
-                                 0, 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } } }
+                                 0, 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } }, 0 }
 
 /*
  * Sends this rank's tokens, and receives those of all ranks for its experts (now, or by the hook or event).
@@ -234,10 +235,11 @@ typedef struct afdep_ll_combine {
     void *combined_x;          /* `out`, or the library's memory: valid until the second next dispatch */
     afdep_ll_event_t event;
     afdep_ll_hook_t hook;
+    afdep_stream_t stream;     /* in; as of a dispatch */
 } afdep_ll_combine_t;
 
 #define AFDEP_LL_COMBINE_INIT { sizeof(afdep_ll_combine_t), 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } }, 0, 0, 0, 0, 0, \
-                                { { 0, 0 } }, { { 0, 0 } } }
+                                { { 0, 0 } }, { { 0, 0 } }, 0 }
 
 /*
  * Sends the experts' rows back, and sums those of this rank's tokens: in FP32, in slot order, weight * row first and
