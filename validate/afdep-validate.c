@@ -317,8 +317,8 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
     }
 #endif
     if (!cases_of(plan)) {
-        snprintf(why, why_size, plan->api ? "--suite: %s: the low-latency API is not recorded"
-                                          : "--suite: %s runs on the sim fabric, not with --backend cuda",
+        snprintf(why, why_size, plan->suite == AFDEP_SUITE_GRAPH ? "--suite: %s: is of the role API"
+                                                                 : "--suite: %s runs on the sim fabric, not with --backend cuda",
                  suite_names[plan->suite]);
         return -1;
     }

@@ -15,7 +15,7 @@
 #define POISON 0xA5
 #define STATISTICS 7 /* what the cumulative counts start from */
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static size_t rows_of(const afdep_ll_exchanger_t *x, int max_tokens)
 {
@@ -149,7 +149,7 @@ afdep_ll_config_t afdep_ll_exchanger_config(const afdep_ll_exchanger_t *x)
     return c;
 }
 
-/* ---- What is sent -------------------------------------------------------------------------------------------- */
+/* ---- What is sent ------------------------------------------------------------------------------------------------ */
 
 /* Three tokens of four have no very large element, under whose scale all others would vanish. */
 static void temper(uint16_t *row, int hidden, int token)
@@ -256,7 +256,7 @@ void afdep_ll_prepare_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *p
     x->dispatch = d;
 }
 
-/* ---- Judging a dispatch -------------------------------------------------------------------------------------- */
+/* ---- Judging a dispatch ------------------------------------------------------------------------------------------ */
 
 static afdep_status_t wrong(afdep_ll_exchanger_t *x, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static afdep_status_t wrong(afdep_ll_exchanger_t *x, const char *format, ...)
@@ -338,7 +338,7 @@ afdep_status_t afdep_ll_judge_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_p
     return status == AFDEP_OK ? check_counts(x, plan) : status;
 }
 
-/* ---- The experts, and judging a combine ---------------------------------------------------------------------- */
+/* ---- The experts, and judging a combine -------------------------------------------------------------------------- */
 
 /* What expert `expert` makes of a row. */
 static void apply_expert(uint16_t *out, const float *values, size_t n, int expert)
@@ -413,7 +413,7 @@ afdep_status_t afdep_ll_judge_combine(afdep_ll_exchanger_t *x, const afdep_ll_pl
     return AFDEP_OK;
 }
 
-/* ---- The calls ----------------------------------------------------------------------------------------------- */
+/* ---- The calls --------------------------------------------------------------------------------------------------- */
 
 static afdep_status_t said(afdep_ll_exchanger_t *x, afdep_status_t status, const char *call)
 {
@@ -442,7 +442,9 @@ static afdep_status_t complete(afdep_ll_buffer_t *buffer, afdep_ll_completion_t 
 afdep_status_t afdep_ll_begin_first(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_ll_prepare_dispatch(x, plan);
-    return said(x, x->staged ? afdep_ll_staged_dispatch(x->staged, buffer, &x->dispatch) : afdep_ll_dispatch(buffer, &x->dispatch),
+    return said(x,
+                x->staged ? afdep_ll_staged_dispatch(x->staged, buffer, &x->dispatch)
+                          : afdep_ll_dispatch(buffer, &x->dispatch),
                 "dispatch");
 }
 
@@ -458,7 +460,9 @@ afdep_status_t afdep_ll_finish_first(afdep_ll_exchanger_t *x, const afdep_ll_pla
 afdep_status_t afdep_ll_begin_second(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_ll_prepare_combine(x, plan, buffer);
-    return said(x, x->staged ? afdep_ll_staged_combine(x->staged, buffer, &x->combine) : afdep_ll_combine(buffer, &x->combine),
+    return said(x,
+                x->staged ? afdep_ll_staged_combine(x->staged, buffer, &x->combine)
+                          : afdep_ll_combine(buffer, &x->combine),
                 "combine");
 }
 

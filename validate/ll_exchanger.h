@@ -53,8 +53,8 @@ typedef struct afdep_ll_exchanger {
     char why[512];
 } afdep_ll_exchanger_t;
 
-/* The largest exchange of `ranks` ranks; -1 without memory. With afdep_ll_exchanger_stage() the exchanges are those of a CUDA
-   buffer; -1 with the sentence of afdep_staged_why(). */
+/* The largest exchange of `ranks` ranks; -1 without memory. With afdep_ll_exchanger_stage() the exchanges are
+   those of a CUDA buffer; -1 with the sentence of afdep_staged_why(). */
 int afdep_ll_exchanger_init(afdep_ll_exchanger_t *x, int ranks, int rank, int max_tokens, int hidden, int top_k,
                             int experts, uint64_t seed);
 int afdep_ll_exchanger_stage(afdep_ll_exchanger_t *x);

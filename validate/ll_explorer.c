@@ -51,7 +51,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static afdep_status_t make_rank(afdep_ll_explorer_t *e, int rank, uint64_t seed)
 {
@@ -113,7 +113,7 @@ void afdep_ll_explorer_destroy(afdep_ll_explorer_t *e)
     free(e);
 }
 
-/* ---- A schedule's program ------------------------------------------------------------------------------------ */
+/* ---- A schedule's program ---------------------------------------------------------------------------------------- */
 
 /* Whether exchange `n`, whose next part is `next[n]`, may make it: combines in order, and two exchanges at most. */
 static int may_go(const int *next, int n)
@@ -157,7 +157,7 @@ static void make_plans(afdep_ll_explorer_t *e, uint64_t seed)
     make_calls(e);
 }
 
-/* ---- Moving -------------------------------------------------------------------------------------------------- */
+/* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
 static afdep_status_t begin_call(afdep_ll_explorer_t *e, explored_rank_t *r)
 {

@@ -54,8 +54,8 @@ int afdep_ll_rig_open(const afdep_validation_t *v, const afdep_ll_rig_plan_t *p,
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for tensors");
     rig->config = failed ? (afdep_ll_config_t)AFDEP_LL_CONFIG_INIT : afdep_ll_exchanger_config(&rig->x[0]);
     rig->config.profile = p->profile;
-    /* Across domains mpi has no memory to build in; profile a2 has rules of its own there, and wants variables; on GPUs all
-       ranks are one domain. */
+    /* Across domains mpi has no memory to build in; profile a2 has rules of its own there, and wants variables; on
+       GPUs all ranks are one domain. */
     rig->config.ranks_per_domain = p->profile == AFDEP_LL_A2 || on_gpu(v) ? 0 : v->scenario->ranks_per_domain;
     rig->config.timeout_ms = v->timeout_ms;
     rig->config.fabric = v->fabric;

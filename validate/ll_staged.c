@@ -28,7 +28,7 @@ struct afdep_ll_staged {
     int pairs;
 };
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static int make(void *slot, size_t count, size_t size)
 {
@@ -43,9 +43,9 @@ static int make_all(afdep_ll_staged_t *s, size_t tokens, size_t hidden, size_t k
            make(&s->weights, tokens * k, sizeof(*s->weights)) || make(&s->recv_x, rows * hidden, 2) ||
            make(&s->recv_scales, rows, hidden / 32 < 4 ? 4 : hidden / 32) ||
            make(&s->recv_weights, rows, sizeof(*s->recv_weights)) ||
-           make(&s->recv_source, rows, 2 * sizeof(*s->recv_source)) || make(&s->recv_count, local, sizeof(*s->recv_count)) ||
-           make(&s->statistics, local, sizeof(*s->statistics)) || make(&s->experts_out, rows * hidden, 2) ||
-           make(&s->out, tokens * hidden, 2);
+           make(&s->recv_source, rows, 2 * sizeof(*s->recv_source)) ||
+           make(&s->recv_count, local, sizeof(*s->recv_count)) || make(&s->statistics, local, sizeof(*s->statistics)) ||
+           make(&s->experts_out, rows * hidden, 2) || make(&s->out, tokens * hidden, 2);
 }
 
 afdep_ll_staged_t *afdep_ll_staged_create(int ranks, int rank, int max_tokens, int hidden, int top_k, int experts)
@@ -81,8 +81,8 @@ void afdep_ll_staged_destroy(afdep_ll_staged_t *s)
 {
     if (!s)
         return;
-    void *all[] = { s->x, s->recv_x, s->recv_scales, s->experts_out, s->out, s->ids, s->recv_count, s->weights,
-                    s->recv_weights, s->recv_source, s->statistics };
+    void *all[] = { s->x,          s->recv_x,  s->recv_scales,  s->experts_out, s->out,       s->ids,
+                    s->recv_count, s->weights, s->recv_weights, s->recv_source, s->statistics };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         (void)cudaFree(all[i]);
     forget_recordings(s);
@@ -94,11 +94,12 @@ void afdep_ll_staged_destroy(afdep_ll_staged_t *s)
     free(s);
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------- */
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 static int copy(afdep_ll_staged_t *s, void *to, const void *from, size_t bytes)
 {
-    return bytes && afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
+    return bytes &&
+           afdep_gpu_failed(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream), "copying a tensor");
 }
 
 static int set(afdep_ll_staged_t *s, void *at, size_t bytes)
@@ -124,18 +125,21 @@ static afdep_status_t settle(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer)
     return afdep_ll_buffer_error(buffer);
 }
 
-/* ---- Dispatch ------------------------------------------------------------------------------------------------ */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 afdep_status_t afdep_ll_staged_dispatch(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *d)
 {
-    size_t choices = (size_t)d->tokens * (size_t)d->num_topk, local = (size_t)local_of(s, d), rows = local * rows_of(s, d);
+    size_t choices = (size_t)d->tokens * (size_t)d->num_topk, local = (size_t)local_of(s, d),
+           rows = local * rows_of(s, d);
     size_t hidden = (size_t)d->hidden, codes = afdep_ll_convert_code_bytes(d->format, hidden);
     afdep_ll_dispatch_t *twin = &s->dispatch;
     afdep_gpu_begin_call();
-    if (copy(s, s->x, d->x, (size_t)d->tokens * hidden * 2) || copy(s, s->ids, d->topk_idx, choices * sizeof(*s->ids)) ||
+    if (copy(s, s->x, d->x, (size_t)d->tokens * hidden * 2) ||
+        copy(s, s->ids, d->topk_idx, choices * sizeof(*s->ids)) ||
         (d->topk_weights && copy(s, s->weights, d->topk_weights, choices * sizeof(*s->weights))) ||
         set(s, s->recv_x, rows * codes) || set(s, s->recv_weights, rows * sizeof(*s->recv_weights)) ||
-        set(s, s->recv_source, rows * 2 * sizeof(*s->recv_source)) || set(s, s->recv_count, local * sizeof(*s->recv_count)) ||
+        set(s, s->recv_source, rows * 2 * sizeof(*s->recv_source)) ||
+        set(s, s->recv_count, local * sizeof(*s->recv_count)) ||
         (d->cumulative_local_expert_recv_stats &&
          copy(s, s->statistics, d->cumulative_local_expert_recv_stats, local * sizeof(*s->statistics))))
         return AFDEP_ERR_SYSTEM;
@@ -167,8 +171,8 @@ static int copy_rows(afdep_ll_staged_t *s, const afdep_ll_dispatch_t *d)
         size_t first = (size_t)e * rows, count = (size_t)s->counts[e];
         count += count < rows;
         failed = copy(s, (char *)d->recv_x + first * codes, (char *)s->recv_x + first * codes, count * codes) ||
-                 (d->recv_x_scales &&
-                  copy(s, (char *)d->recv_x_scales + first * scales, (char *)s->recv_scales + first * scales, count * scales)) ||
+                 (d->recv_x_scales && copy(s, (char *)d->recv_x_scales + first * scales,
+                                           (char *)s->recv_scales + first * scales, count * scales)) ||
                  (d->recv_topk_weights &&
                   copy(s, d->recv_topk_weights + first, s->recv_weights + first, count * sizeof(float))) ||
                  (d->recv_source &&
@@ -200,7 +204,7 @@ afdep_status_t afdep_ll_staged_received(afdep_ll_staged_t *s, afdep_ll_buffer_t 
     return status;
 }
 
-/* ---- Combine ------------------------------------------------------------------------------------------------- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 static int copy_expert_rows(afdep_ll_staged_t *s, void *to, const void *from)
 {
@@ -238,20 +242,22 @@ afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *s, afdep_ll_buffer_t *
     return status;
 }
 
-afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *c, void *result)
+afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *c,
+                                      void *result)
 {
     const afdep_ll_combine_t *twin = &s->combine;
     afdep_gpu_begin_call();
     afdep_status_t status = settle(s, buffer);
     if (status != AFDEP_OK && status != AFDEP_ERR_ROUTE)
         return status;
-    if (copy(s, result, twin->combined_x, (size_t)c->tokens * (size_t)s->dispatch.hidden * 2) || afdep_gpu_finish(s->stream))
+    if (copy(s, result, twin->combined_x, (size_t)c->tokens * (size_t)s->dispatch.hidden * 2) ||
+        afdep_gpu_finish(s->stream))
         return AFDEP_ERR_SYSTEM;
     c->combined_x = twin->out && twin->combined_x != twin->out ? NULL : result;
     return status;
 }
 
-/* ---- Against the clock --------------------------------------------------------------------------------------- */
+/* ---- Against the clock ------------------------------------------------------------------------------------------- */
 
 typedef struct recording {
     afdep_ll_staged_t *staged;
@@ -261,7 +267,8 @@ typedef struct recording {
 
 static int mark(afdep_ll_staged_t *s, int i)
 {
-    return afdep_gpu_failed(cudaEventRecordWithFlags(s->marks[i], s->stream, cudaEventRecordExternal), "an event in a recording");
+    return afdep_gpu_failed(cudaEventRecordWithFlags(s->marks[i], s->stream, cudaEventRecordExternal),
+                            "an event in a recording");
 }
 
 /* The last calls' tensors, `pairs` times: whatever completes later there completes now here. */
@@ -304,15 +311,18 @@ afdep_status_t afdep_ll_staged_record(afdep_ll_staged_t *s, afdep_ll_buffer_t *b
     return status == AFDEP_OK ? afdep_gpu_record(s->stream, make_pairs, &plain, &s->plain) : status;
 }
 
-afdep_status_t afdep_ll_staged_replay(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, int times, afdep_ll_staged_times_t *t)
+afdep_status_t afdep_ll_staged_replay(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, int times,
+                                      afdep_ll_staged_times_t *t)
 {
     double us = 0;
     afdep_gpu_begin_call();
     afdep_status_t status = afdep_gpu_time(s->stream, s->timed, NULL, NULL, 1, &us);
     for (int i = 0; status == AFDEP_OK && i < s->pairs; i++) {
         float first = 0, second = 0;
-        if (afdep_gpu_failed(cudaEventElapsedTime(&first, s->marks[2 * i], s->marks[2 * i + 1]), "an event of a recording") ||
-            afdep_gpu_failed(cudaEventElapsedTime(&second, s->marks[2 * i + 1], s->marks[2 * i + 2]), "an event of a recording"))
+        if (afdep_gpu_failed(cudaEventElapsedTime(&first, s->marks[2 * i], s->marks[2 * i + 1]),
+                             "an event of a recording") ||
+            afdep_gpu_failed(cudaEventElapsedTime(&second, s->marks[2 * i + 1], s->marks[2 * i + 2]),
+                             "an event of a recording"))
             return AFDEP_ERR_SYSTEM;
         t->dispatch[i] = (double)first * 1000;
         t->combine[i] = (double)second * 1000;

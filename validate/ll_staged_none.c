@@ -15,7 +15,8 @@ void afdep_ll_staged_destroy(afdep_ll_staged_t *staged)
     (void)staged;
 }
 
-afdep_status_t afdep_ll_staged_dispatch(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *dispatch)
+afdep_status_t afdep_ll_staged_dispatch(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer,
+                                        afdep_ll_dispatch_t *dispatch)
 {
     (void)staged, (void)buffer, (void)dispatch;
     return AFDEP_ERR_UNSUPPORTED;
@@ -28,7 +29,8 @@ afdep_status_t afdep_ll_staged_received(afdep_ll_staged_t *staged, afdep_ll_buff
     return AFDEP_ERR_UNSUPPORTED;
 }
 
-afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *combine)
+afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer,
+                                       afdep_ll_combine_t *combine)
 {
     (void)staged, (void)buffer, (void)combine;
     return AFDEP_ERR_UNSUPPORTED;

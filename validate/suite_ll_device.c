@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faults of the low-latency API on the CUDA backend. Both halves of every exchange are split (hooks), and the ranks meet in
- * between: then rank 0 changes its own segment, which to its receiving kernel is a store that was lost, late, doubled or
- * garbled on the way. Absorbed with exact results, or a named error at every rank within the deadline.
+ * faults of the low-latency API on the CUDA backend. Both halves of every exchange are split (hooks), and the ranks
+ * meet in between: then rank 0 changes its own segment, which to its receiving kernel is a store that was lost, late,
+ * doubled or garbled on the way. Absorbed with exact results, or a named error at every rank within the deadline.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,15 +23,21 @@
 #define LATE_MS 100
 
 /* What rank 0 finds changed, between the sending and the receiving half. */
-typedef enum place { HEADER, ROUTE, ROWS, COMBINE_WORD, COMBINE_ROWS } place_t;
+typedef enum place {
+    HEADER,
+    ROUTE,
+    ROWS,
+    COMBINE_WORD,
+    COMBINE_ROWS
+} place_t;
 
 typedef enum deed {
-    OLD,       /* it is what it was an exchange of the plane ago */
-    LATE,      /* the same, for a while (words) */
-    SAME,      /* it is written once more (words) */
-    FLIPPED,   /* a bit of it is another (words) */
-    STOPPED,   /* no place: rank 0 sends nothing of this exchange before the others have given up */
-    OTHER      /* no place: the last rank dispatches with another hidden */
+    OLD,     /* it is what it was an exchange of the plane ago */
+    LATE,    /* the same, for a while (words) */
+    SAME,    /* it is written once more (words) */
+    FLIPPED, /* a bit of it is another (words) */
+    STOPPED, /* no place: rank 0 sends nothing of this exchange before the others have given up */
+    OTHER    /* no place: the last rank dispatches with another hidden */
 } deed_t;
 
 typedef struct ll_fault {
@@ -53,14 +59,15 @@ typedef struct run {
     int64_t last_call_ms;
 } run_t;
 
-/* ---- Deeds ------------------------------------------------------------------------------------------------------ */
+/* ---- Deeds ------------------------------------------------------------------------------------------------------- */
 
 /* Where the place of exchange `n` (counted from 0) begins, of what the last rank sends to rank 0, and its bytes. */
 static uint64_t place_of(const run_t *r, int n, uint64_t *bytes)
 {
     const afdep_ll_device_layout_t *l = &r->layout;
     const afdep_ll_config_t *c = &r->rig.config;
-    uint64_t plane = l->control_bytes + (uint64_t)(n % AFDEP_LL_PLANES) * l->plane_bytes, last = (uint64_t)r->rig.ranks - 1;
+    uint64_t plane = l->control_bytes + (uint64_t)(n % AFDEP_LL_PLANES) * l->plane_bytes,
+             last = (uint64_t)r->rig.ranks - 1;
     uint64_t slot = last * (uint64_t)c->num_max_dispatch_tokens_per_rank;
     *bytes = sizeof(uint64_t);
     switch (r->f->place) {
@@ -134,7 +141,9 @@ static void run_half(run_t *r, afdep_ll_plan_t *plan, int first, int n)
     afdep_tap_later_t *later = NULL;
     int64_t start = afdep_verdict_now_ms();
     if (r->status == AFDEP_OK && !late)
-        judge_call(r, first ? afdep_ll_begin_first(x, plan, r->rig.buffer) : afdep_ll_begin_second(x, plan, r->rig.buffer), start);
+        judge_call(r,
+                   first ? afdep_ll_begin_first(x, plan, r->rig.buffer) : afdep_ll_begin_second(x, plan, r->rig.buffer),
+                   start);
     if (r->status == AFDEP_OK && settle() != 0)
         r->status = AFDEP_ERR_SYSTEM;
     afdep_world_barrier(r->v->world);
@@ -143,8 +152,9 @@ static void run_half(run_t *r, afdep_ll_plan_t *plan, int first, int n)
     afdep_world_barrier(r->v->world);
     start = afdep_verdict_now_ms();
     if (r->status == AFDEP_OK && !late)
-        judge_call(r, first ? afdep_ll_finish_first(x, plan, r->rig.buffer) : afdep_ll_finish_second(x, plan, r->rig.buffer),
-                   start);
+        judge_call(
+            r, first ? afdep_ll_finish_first(x, plan, r->rig.buffer) : afdep_ll_finish_second(x, plan, r->rig.buffer),
+            start);
     if (later && afdep_tap_wait(later) != 0 && r->status == AFDEP_OK)
         r->status = AFDEP_ERR_SYSTEM;
     afdep_world_barrier(r->v->world);
@@ -171,7 +181,7 @@ static void exchange(run_t *r, int n)
     run_half(r, &plan, 0, n);
 }
 
-/* ---- Judging ------------------------------------------------------------------------------------------------------ */
+/* ---- Judging ----------------------------------------------------------------------------------------------------- */
 
 typedef struct ended {
     afdep_status_t status;
@@ -181,7 +191,8 @@ typedef struct ended {
 static void judge(const run_t *r, afdep_outcome_t *outcome)
 {
     const ll_fault_t *f = r->f;
-    ended_t all[AFDEP_RIG_SOURCES], mine = { r->status, r->status == f->status && (!f->says || strstr(r->why, f->says)) };
+    ended_t all[AFDEP_RIG_SOURCES],
+        mine = { r->status, r->status == f->status && (!f->says || strstr(r->why, f->says)) };
     int size = r->v->world->size, fatal = 0, says = 0;
     afdep_world_allgather(r->v->world, &mine, all, sizeof(mine));
     for (int rank = 0; rank < size; rank++) {
@@ -212,7 +223,8 @@ static void judge_poisoned(run_t *r, afdep_outcome_t *outcome)
     afdep_ll_plan_t plan = afdep_ll_rig_plain(&r->rig, AFDEP_LL_BF16);
     status = afdep_ll_begin_first(&r->rig.x[0], &plan, r->rig.buffer);
     if (status != AFDEP_ERR_POISONED)
-        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status), r->rig.x[0].why);
+        afdep_outcome_set(outcome, AFDEP_FAILED, "the next call says %s: %s", afdep_status_string(status),
+                          r->rig.x[0].why);
 }
 
 /* In the same processes, after whatever happened. */
@@ -231,12 +243,13 @@ static void exchange_afresh(const afdep_validation_t *v, afdep_outcome_t *outcom
     afdep_ll_rig_close(&rig, outcome);
 }
 
-/* ---- Cases with a tap ---------------------------------------------------------------------------------------------- */
+/* ---- Cases with a tap -------------------------------------------------------------------------------------------- */
 
 static void run_exchanges(run_t *r, afdep_outcome_t *outcome)
 {
     const afdep_ll_config_t *c = &r->rig.config;
-    afdep_ll_shape_t shape = { r->rig.ranks, c->num_max_dispatch_tokens_per_rank, c->hidden, c->num_topk, c->num_experts };
+    afdep_ll_shape_t shape = { r->rig.ranks, c->num_max_dispatch_tokens_per_rank, c->hidden, c->num_topk,
+                               c->num_experts };
     if (afdep_ll_device_layout_init(&r->layout, &shape) != 0 ||
         afdep_tap_connect_segment(&r->tap, r->layout.bytes) != 0) {
         r->status = AFDEP_ERR_SYSTEM;
@@ -281,7 +294,7 @@ static void run_fault(const afdep_validation_t *v, const afdep_case_t *c, afdep_
     exchange_afresh(v, outcome);
 }
 
-/* ---- Routes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 /* Turns the first choice of -1 into one that is taken as -1: outside the experts, or `repeated` of the same token. */
 static int spoil_choice(afdep_ll_exchanger_t *x, int repeated, int *token, int *slot)
@@ -303,7 +316,8 @@ static int spoil_choice(afdep_ll_exchanger_t *x, int repeated, int *token, int *
 static void expect(afdep_status_t status, int route, const char *call, int n, afdep_outcome_t *outcome)
 {
     if (status != (route ? AFDEP_ERR_ROUTE : AFDEP_OK))
-        afdep_outcome_set(outcome, AFDEP_FAILED, "%s %d says %s: %s", call, n, afdep_status_string(status), afdep_staged_why());
+        afdep_outcome_set(outcome, AFDEP_FAILED, "%s %d says %s: %s", call, n, afdep_status_string(status),
+                          afdep_staged_why());
 }
 
 /* The query says it, the next dispatch says it once and goes on, and every value is as if the choice were -1. */
@@ -357,18 +371,25 @@ const afdep_case_t afdep_cases_ll_device_faults[] = {
     { "delayed_combine_word", FAULT(.place = COMBINE_WORD, .deed = LATE), "delay: a combine word, 100 ms" },
     { "duplicated_route_word", FAULT(.place = ROUTE, .deed = SAME), "duplicate: a route word" },
     { "duplicated_combine_word", FAULT(.place = COMBINE_WORD, .deed = SAME), "duplicate: a combine word" },
-    { "stopped_rank", FAULT(.place = HEADER, .deed = STOPPED, MISSED("waited for the header of rank 0")), "stall: a rank, exchange 4" },
-    { "dropped_header", FAULT(.place = HEADER, .deed = OLD, MISSED("waited for the header of rank")), "drop: a header, exchange 4" },
-    { "dropped_route_word", FAULT(.place = ROUTE, .deed = OLD, MISSED("token 1, slot 0 waited for the route word of rank")),
+    { "stopped_rank", FAULT(.place = HEADER, .deed = STOPPED, MISSED("waited for the header of rank 0")),
+      "stall: a rank, exchange 4" },
+    { "dropped_header", FAULT(.place = HEADER, .deed = OLD, MISSED("waited for the header of rank")),
+      "drop: a header, exchange 4" },
+    { "dropped_route_word",
+      FAULT(.place = ROUTE, .deed = OLD, MISSED("token 1, slot 0 waited for the route word of rank")),
       "drop: a route word, exchange 4" },
-    { "dropped_rows", FAULT(.place = ROWS, .deed = OLD, MISSED("in ll_dispatch of exchange 4")), "drop: all rows of a rank, exchange 4" },
+    { "dropped_rows", FAULT(.place = ROWS, .deed = OLD, MISSED("in ll_dispatch of exchange 4")),
+      "drop: all rows of a rank, exchange 4" },
     { "dropped_combine_rows", FAULT(.place = COMBINE_ROWS, .deed = OLD, MISSED("in ll_combine of exchange 4")),
       "drop: all combine rows, exchange 4" },
-    { "dropped_combine_word", FAULT(.place = COMBINE_WORD, .deed = OLD, MISSED("waited for the answer")), "drop: a combine word, exchange 4" },
+    { "dropped_combine_word", FAULT(.place = COMBINE_WORD, .deed = OLD, MISSED("waited for the answer")),
+      "drop: a combine word, exchange 4" },
     { "corrupted_header", FAULT(.place = HEADER, .deed = FLIPPED, .bit = 1, WRONG("dispatched with format")),
       "corrupt: bit 1 of a header's format" },
-    { "corrupted_route_word", FAULT(.place = ROUTE, .deed = FLIPPED, .bit = 40, MISSED("token 1, slot 0 waited for the route word")),
+    { "corrupted_route_word",
+      FAULT(.place = ROUTE, .deed = FLIPPED, .bit = 40, MISSED("token 1, slot 0 waited for the route word")),
       "corrupt: bit 40 of a route word, exchange 4" },
-    { "another_hidden", FAULT(.place = HEADER, .deed = OTHER, WRONG("dispatched with hidden")), "a rank dispatches another hidden size" },
+    { "another_hidden", FAULT(.place = HEADER, .deed = OTHER, WRONG("dispatched with hidden")),
+      "a rank dispatches another hidden size" },
     { NULL, AFDEP_SUITE_FAULTS, NULL, NULL, 0, NULL },
 };

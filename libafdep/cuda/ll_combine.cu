@@ -2,12 +2,13 @@
 /*
  * ll_combine on GPUs, as one kernel or (with a hook) as two: its sending half, and its receiving half.
  *
- * Sending: each row of an expert goes to the place of its token and slot at the token's rank, in the order of tokens, so
- * that whole tokens come early; of sources with few tokens in lines, of others in pieces, in rounds (cuda/rounds.cuh).
- * Rows of this rank's own tokens are not sent. Every rank gets a word that says that this one has received its dispatch.
+ * Sending: each row of an expert goes to the place of its token and slot at the token's rank, in the order of tokens,
+ * so that whole tokens come early; of sources with few tokens in lines, of others in pieces, in rounds
+ * (cuda/rounds.cuh). Rows of this rank's own tokens are not sent. Every rank gets a word that says that this one has
+ * received its dispatch.
  *
- * Receiving: a warp sums a part of a token in slot order, rows of other ranks as they come to the inbox, those of its own
- * rank's experts straight from x.
+ * Receiving: a warp sums a part of a token in slot order, rows of other ranks as they come to the inbox, those of its
+ * own rank's experts straight from x.
  */
 #include "cuda/launch.cuh"
 #include "cuda/ll_device.cuh"
@@ -32,11 +33,11 @@ static __host__ __device__ __forceinline__ uint32_t shared_bytes(int ranks)
     return 4u * 2u * ((uint32_t)ranks + 1u);
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------------------------------ */
+/* ---- Sending ----------------------------------------------------------------------------------------------------- */
 
 /* The row of x that a choice of a source's token became here, or NULL; the same in all lanes. */
-static __device__ __forceinline__ const uint4 *row_of(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, int source,
-                                                      int token, int slot)
+static __device__ __forceinline__ const uint4 *row_of(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                      int source, int token, int slot)
 {
     uint32_t row = r.positions[ll_choice(r, exchange, r.ranks, source, token) + (uint32_t)slot];
     return row == 0 ? NULL : (const uint4 *)c.x + (uint64_t)(row - 1) * (uint32_t)c.s.combine_vectors;
@@ -67,8 +68,8 @@ static __device__ void plan_sending(const afdep_ll_device_t &r, const call_t &c,
 }
 
 /* A line of a row to its source. */
-static __device__ __forceinline__ void put_line(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, const arrays_t &a,
-                                                int unit)
+static __device__ __forceinline__ void put_line(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                const arrays_t &a, int unit)
 {
     int at, lane = (int)afdep_lane(), source = ll_source_of(a.few, unit, &at);
     int choice = at / c.s.combine_lines, line = at - choice * c.s.combine_lines, token = choice / c.s.top_k;
@@ -81,19 +82,21 @@ static __device__ __forceinline__ void put_line(const afdep_ll_device_t &r, cons
         v = afdep_load16(row + line * AFDEP_LINE_VECTORS + lane);
     v = afdep_pack_word(v, exchange);
     if (afdep_line_uses(lane, left))
-        afdep_store_word(ll_inbox(r, exchange, source) + r.l.combine_lines + (uint64_t)(uint32_t)at * AFDEP_LINE_BYTES + lane * 16,
+        afdep_store_word(ll_inbox(r, exchange, source) + r.l.combine_lines + (uint64_t)(uint32_t)at * AFDEP_LINE_BYTES +
+                             lane * 16,
                          v);
     if (line == 0 && lane == 0)
         ll_count_put(r, source, 2u * (uint32_t)c.s.hidden);
 }
 
 /* A piece of a row; notes the word that publishes it. */
-static __device__ __forceinline__ int put_piece(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, const arrays_t &a,
-                                                int unit, uint32_t **words)
+static __device__ __forceinline__ int put_piece(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                const arrays_t &a, int unit, uint32_t **words)
 {
     const int each = PIECE_VECTORS / AFDEP_WARP;
     int at, pieces = pieces_of(c), source = ll_source_of(a.many, unit, &at);
-    int choice = at / pieces, piece = at - choice * pieces, token = choice / c.s.top_k, slot = choice - token * c.s.top_k;
+    int choice = at / pieces, piece = at - choice * pieces, token = choice / c.s.top_k,
+        slot = choice - token * c.s.top_k;
     const uint4 *row = row_of(r, c, exchange, source, token, slot);
     if (!row)
         return 0;
@@ -122,7 +125,8 @@ static __device__ void put_words(const afdep_ll_device_t &r, uint64_t exchange)
 {
     afdep_fence_system();
     for (int to = (int)afdep_lane(); to < r.ranks; to += AFDEP_WARP) {
-        afdep_signal64((uint64_t *)(ll_inbox(r, exchange, to) + r.l.combine_words) + r.c.rank, afdep_word((uint32_t)exchange, 0));
+        afdep_signal64((uint64_t *)(ll_inbox(r, exchange, to) + r.l.combine_words) + r.c.rank,
+                       afdep_word((uint32_t)exchange, 0));
         atomicAdd(&r.counters[to].combines, 1ull);
     }
 }
@@ -136,12 +140,11 @@ static __device__ void send(const afdep_ll_device_t &r, const call_t &c, uint64_
     if (afdep_warp_index() == afdep_warp_count() - 1)
         put_words(r, exchange);
     if ((int)blockIdx.x < c.senders)
-        afdep_run_rounds<WARPS>(rounds, a.many[r.ranks], 0, c.senders, exchange, [&](int unit, uint32_t **words) {
-            return put_piece(r, c, exchange, a, unit, words);
-        });
+        afdep_run_rounds<WARPS>(rounds, a.many[r.ranks], 0, c.senders, exchange,
+                                [&](int unit, uint32_t **words) { return put_piece(r, c, exchange, a, unit, words); });
 }
 
-/* ---- Summing ------------------------------------------------------------------------------------------------------------ */
+/* ---- Summing ----------------------------------------------------------------------------------------------------- */
 
 /* A lane's slot of a token: chosen or not, its weight, and its row in x where this rank owns the expert. */
 typedef struct slot {
@@ -151,7 +154,8 @@ typedef struct slot {
     int id;
 } slot_t;
 
-static __device__ __forceinline__ slot_t slot_of_lane(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, int token)
+static __device__ __forceinline__ slot_t slot_of_lane(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                      int token)
 {
     int lane = (int)afdep_lane();
     slot_t s = { false, 0, NULL, -1 };
@@ -164,10 +168,13 @@ static __device__ __forceinline__ slot_t slot_of_lane(const afdep_ll_device_t &r
     return s;
 }
 
-/* Waits, for each of up to eight rows that come in lines, for the lane's word of one line. `needed` has a bit for each. */
-static __device__ __forceinline__ bool await_words(const afdep_ll_device_t &r, uint64_t exchange, const unsigned char *at,
-                                                   uint64_t stride, const int (&slots)[ROWS_AT_ONCE], uint32_t needed, int token,
-                                                   int line, const call_t &c, int owner_id, uint4 (&words)[ROWS_AT_ONCE])
+/* Waits, for each of up to eight rows that come in lines, for the lane's word of one line. `needed` has a bit for
+   each. */
+static __device__ __forceinline__ bool await_words(const afdep_ll_device_t &r, uint64_t exchange,
+                                                   const unsigned char *at, uint64_t stride,
+                                                   const int (&slots)[ROWS_AT_ONCE], uint32_t needed, int token,
+                                                   int line, const call_t &c, int owner_id,
+                                                   uint4 (&words)[ROWS_AT_ONCE])
 {
     afdep_patience_t patience = { 0, 0 };
     for (;;) {
@@ -194,8 +201,8 @@ static __device__ __forceinline__ bool await_words(const afdep_ll_device_t &r, u
             for (int j = ROWS_AT_ONCE - 1; j >= 0; j--)
                 slot = which >> j & 1 ? slots[j] : slot;
             int id = __shfl_sync(AFDEP_FULL, owner_id, slot);
-            over = needed != 0 && afdep_look(r.c, patience, CALL, AFDEP_CUDA_WORD_COMBINE, exchange, max(id, 0) / c.s.local, token,
-                                             line, (uint32_t)exchange, seen);
+            over = needed != 0 && afdep_look(r.c, patience, CALL, AFDEP_CUDA_WORD_COMBINE, exchange,
+                                             max(id, 0) / c.s.local, token, line, (uint32_t)exchange, seen);
         }
         if (__any_sync(AFDEP_FULL, over))
             return false;
@@ -203,13 +210,15 @@ static __device__ __forceinline__ bool await_words(const afdep_ll_device_t &r, u
 }
 
 /* A line of a token. */
-static __device__ __forceinline__ bool sum_line(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, int token, int line)
+static __device__ __forceinline__ bool sum_line(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                int token, int line)
 {
     int lane = (int)afdep_lane(), left = c.s.combine_vectors - line * AFDEP_LINE_VECTORS;
     bool has = lane < min(AFDEP_LINE_VECTORS, left), uses = afdep_line_uses(lane, left);
     uint64_t stride = (uint64_t)(uint32_t)c.s.combine_lines * AFDEP_LINE_BYTES;
     const unsigned char *at = ll_inbox(r, exchange, r.c.rank) + r.l.combine_lines +
-                              (uint64_t)(uint32_t)(token * c.s.top_k) * stride + (uint32_t)line * AFDEP_LINE_BYTES + lane * 16;
+                              (uint64_t)(uint32_t)(token * c.s.top_k) * stride + (uint32_t)line * AFDEP_LINE_BYTES +
+                              lane * 16;
     slot_t s = slot_of_lane(r, c, exchange, token);
     uint32_t chosen = __ballot_sync(AFDEP_FULL, s.chosen), own = __ballot_sync(AFDEP_FULL, s.own != NULL);
     afdep_sum_t sum = {};
@@ -257,8 +266,8 @@ typedef struct terms {
 } terms_t;
 
 /* A part of a token whose rows come in pieces. */
-static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, int token, int part,
-                                                terms_t *terms)
+static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                int token, int part, terms_t *terms)
 {
     int lane = (int)afdep_lane(), first = part * AFDEP_LL_PART_VECTORS, piece = first / PIECE_VECTORS;
     unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
@@ -270,8 +279,9 @@ static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, cons
     if (s.chosen) {
         int n = __popc(chosen & ((1u << lane) - 1u));
         if (!s.own)
-            fine = afdep_wait_piece(r.c, (const uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + piece, exchange,
-                                    CALL, AFDEP_CUDA_WORD_COMBINE, s.id / c.s.local, token, piece);
+            fine = afdep_wait_piece(r.c,
+                                    (const uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + piece,
+                                    exchange, CALL, AFDEP_CUDA_WORD_COMBINE, s.id / c.s.local, token, piece);
         terms->row[n] = s.own ? s.own : (const uint4 *)(inbox + r.l.combine_rows + place * r.l.combine_stride);
         terms->weight[n] = s.weight;
     }
@@ -299,8 +309,8 @@ static __device__ bool take_words(const afdep_ll_device_t &r, uint64_t exchange)
         uint64_t seen;
         while (afdep_word_high(seen = afdep_load_acquire64(words + from)) != (uint32_t)exchange)
             if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-                afdep_look(r.c, patience, CALL, AFDEP_CUDA_WORD_ANSWER, exchange, from, -1, -1, afdep_word((uint32_t)exchange, 0),
-                           seen))
+                afdep_look(r.c, patience, CALL, AFDEP_CUDA_WORD_ANSWER, exchange, from, -1, -1,
+                           afdep_word((uint32_t)exchange, 0), seen))
                 return false;
     }
     return true;
@@ -324,7 +334,8 @@ static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call
                 afdep_signal32(words + i, (uint32_t)exchange);
         unsigned char *row = inbox + r.l.combine_lines;
         if (few && token < c.tokens && slot < c.s.top_k && !comes)
-            afdep_renew_lines(row + (uint64_t)(uint32_t)((token * c.s.top_k + slot) * lines) * AFDEP_LINE_BYTES, lines, exchange);
+            afdep_renew_lines(row + (uint64_t)(uint32_t)((token * c.s.top_k + slot) * lines) * AFDEP_LINE_BYTES, lines,
+                              exchange);
     }
     int used = few ? c.tokens * c.s.top_k * lines : 0;
     for (int line = used + afdep_warp_index(); line < r.l.combine_room; line += afdep_warp_count())
@@ -351,7 +362,7 @@ static __device__ void receive(const afdep_ll_device_t &r, const call_t &c, uint
         renew(r, c, exchange);
 }
 
-/* ---- The kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(THREADS, 1)
     ll_combine_kernel(const __grid_constant__ afdep_ll_device_t r, const __grid_constant__ call_t c)
@@ -363,7 +374,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     bool sends = c.parts & AFDEP_LL_SEND;
     afdep_await_previous();
     afdep_let_next_start();
-    uint64_t exchange = ll_number(sends ? &r.numbers->dispatched : &r.numbers->combined) + (uint64_t)(int64_t)c.distance;
+    uint64_t exchange =
+        ll_number(sends ? &r.numbers->dispatched : &r.numbers->combined) + (uint64_t)(int64_t)c.distance;
     if (__syncthreads_or(afdep_poisoned(r.c)))
         return;
     if (sends) {
@@ -375,7 +387,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         receive(r, c, exchange, &terms[threadIdx.x / AFDEP_WARP]);
 }
 
-cudaError_t afdep_ll_launch_combine(const afdep_ll_device_t *r, const afdep_ll_combine_call_t *c, int grid, cudaStream_t stream)
+cudaError_t afdep_ll_launch_combine(const afdep_ll_device_t *r, const afdep_ll_combine_call_t *c, int grid,
+                                    cudaStream_t stream)
 {
     return afdep_launch(ll_combine_kernel, grid, THREADS, shared_bytes(r->ranks), stream, *r, *c);
 }

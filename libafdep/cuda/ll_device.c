@@ -11,15 +11,16 @@ static int place(uint64_t *at, uint64_t *region, uint64_t count, uint64_t bytes)
 {
     uint64_t size;
     *region = *at;
-    if (__builtin_mul_overflow(count, bytes, &size) || __builtin_add_overflow(*at, size + REGION_ALIGN - 1, at) || *at >> 62)
+    if (__builtin_mul_overflow(count, bytes, &size) || __builtin_add_overflow(*at, size + REGION_ALIGN - 1, at) ||
+        *at >> 62)
         return -1;
     *at = *at / REGION_ALIGN * REGION_ALIGN;
     return 0;
 }
 
 /*
- * Lines of `rows` rows, of which those of one exchange are at most `bytes` / (vectors * 16): with v vectors a row that is at
- * most bytes / 16 / v rows of v / 24 lines, rounded up; or, where all fit, the rows themselves.
+ * Lines of `rows` rows, of which those of one exchange are at most `bytes` / (vectors * 16): with v vectors a row
+ * that is at most bytes / 16 / v rows of v / 24 lines, rounded up; or, where all fit, the rows themselves.
  */
 static uint64_t room(uint64_t rows, uint64_t most_vectors, uint64_t bytes)
 {
@@ -51,8 +52,8 @@ int afdep_ll_device_layout_init(afdep_ll_device_layout_t *l, const afdep_ll_shap
         place(&at, &l->rows, ranks * tokens, l->row_stride) || place(&at, &l->combine_rows, choices, l->combine_stride))
         return -1;
     l->plane_bytes = at;
-    if (__builtin_mul_overflow(at, AFDEP_LL_PLANES, &bytes) || __builtin_add_overflow(bytes, l->control_bytes, &bytes) ||
-        bytes >> 62)
+    if (__builtin_mul_overflow(at, AFDEP_LL_PLANES, &bytes) ||
+        __builtin_add_overflow(bytes, l->control_bytes, &bytes) || bytes >> 62)
         return -1;
     l->bytes = bytes;
     return 0;

@@ -3,8 +3,8 @@
 #ifndef AFDEP_CUDA_LL_DEVICE_CUH
 #define AFDEP_CUDA_LL_DEVICE_CUH
 
-#include "cuda/ll_device.h"
 #include "cuda/lines.cuh"
+#include "cuda/ll_device.h"
 
 /* ---- Numbers and places ------------------------------------------------------------------------------------------ */
 
@@ -24,10 +24,11 @@ static __device__ __forceinline__ unsigned char *ll_inbox(const afdep_ll_device_
 }
 
 /* Entry of [2][R][M][K] and, with R of 1, of [2][M][K] arrays. */
-static __device__ __forceinline__ uint64_t ll_choice(const afdep_ll_device_t &r, uint64_t exchange, int ranks, int source,
-                                                     int token)
+static __device__ __forceinline__ uint64_t ll_choice(const afdep_ll_device_t &r, uint64_t exchange, int ranks,
+                                                     int source, int token)
 {
-    return ((uint64_t)(ll_plane(exchange) * (uint32_t)ranks + (uint32_t)source) * (uint32_t)r.max_tokens + (uint32_t)token) *
+    return ((uint64_t)(ll_plane(exchange) * (uint32_t)ranks + (uint32_t)source) * (uint32_t)r.max_tokens +
+            (uint32_t)token) *
            (uint32_t)r.top_k;
 }
 
@@ -36,14 +37,15 @@ static __device__ __forceinline__ uint64_t ll_slot(const afdep_ll_device_t &r, i
     return (uint64_t)(uint32_t)source * (uint32_t)r.max_tokens + (uint32_t)token;
 }
 
-/* Every 2^24th exchange of a plane; see afdep_renewal_due(). The words are those of this rank's own inbox: between the
-   end of this half and the next but one exchange nobody stores there, so whoever reads them can write the unused ones. */
+/* Every 2^24th exchange of a plane; see afdep_renewal_due(). The words are those of this rank's own inbox: between
+   the end of this half and the next but one exchange nobody stores there, so whoever reads them can write the
+   unused ones. */
 static __device__ __forceinline__ bool ll_renewal_due(uint64_t exchange)
 {
     return ((exchange - 1) / 2 & 0xFFFFFFu) == 0xFFFFFFu;
 }
 
-/* ---- Units of work of several sources ------------------------------------------------------------------------------ */
+/* ---- Units of work of several sources ---------------------------------------------------------------------------- */
 
 /* In shared memory: sources' tokens, and the units of work before each; one entry more than there are sources. */
 typedef struct ll_sources {

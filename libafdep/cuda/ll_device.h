@@ -10,10 +10,11 @@
  *   header [R] | route word [R][M][K] | weight word [R][M][K] | combine word [R] | row word [R][M]
  *   | combine row word [M][K][pieces] | row lines [R] | combine lines | rows [R][M] | combine rows [M][K]
  *
- * A header is two words of 16 bytes; a route word is one choice of one token, (exchange << 32 | id + 1), 0 in place of
- * id + 1 where nothing is chosen; they go to every rank, and a receiver that has all of them knows all counts. A token's
- * row goes once to every rank that owns one of its experts: [codes][scales], in vectors of 16 bytes. Combine rows of BF16
- * go to the place of their token and slot; those of the own rank's experts stay where they are, in the caller's x.
+ * A header is two words of 16 bytes; a route word is one choice of one token, (exchange << 32 | id + 1), 0 in place
+ * of id + 1 where nothing is chosen; they go to every rank, and a receiver that has all of them knows all counts. A
+ * token's row goes once to every rank that owns one of its experts: [codes][scales], in vectors of 16 bytes. Combine
+ * rows of BF16 go to the place of their token and slot; those of the own rank's experts stay where they are, in the
+ * caller's x.
  *
  * Rows of few tokens go in lines (cuda/lines.cuh), which need no fence: how many tokens of a source that are follows
  * from the source's own number of tokens, which its header says, so ranks may differ in it. Other rows have a word
@@ -41,7 +42,8 @@ extern "C" {
 #define AFDEP_LL_PIECE 1024      /* elements of a combine row that share a readiness word */
 #define AFDEP_LL_PART_VECTORS 64 /* vectors that a warp places, or sums, at once */
 
-/* Rows of a source in an exchange that go in lines, at most; of combine rows also counting those that stay where they are. */
+/* Rows of a source in an exchange that go in lines, at most; of combine rows also counting those that stay where
+   they are. */
 #ifndef AFDEP_LL_FEW_BYTES
 #define AFDEP_LL_FEW_BYTES (1 << 19)
 #define AFDEP_LL_FEW_COMBINE_BYTES (1 << 20)
@@ -65,9 +67,9 @@ typedef struct afdep_ll_counter {
     unsigned long long puts, put_bytes, count_words, combines;
 } afdep_ll_counter_t;
 
-/* Exchange numbers, in device memory: a captured graph replays with new ones. A dispatch reads the last that was combined
-   and writes that it was dispatched, a combine the other way round: so neither changes what its own CTAs read. What is
-   between the two is the same in every replay and comes with the call. */
+/* Exchange numbers, in device memory: a captured graph replays with new ones. A dispatch reads the last that was
+   combined and writes that it was dispatched, a combine the other way round: so neither changes what its own CTAs
+   read. What is between the two is the same in every replay and comes with the call. */
 typedef struct afdep_ll_numbers {
     uint64_t dispatched, combined;
 } afdep_ll_numbers_t;
@@ -80,8 +82,8 @@ typedef struct afdep_ll_device {
     afdep_ll_numbers_t *numbers;
     afdep_ll_counter_t *counters; /* [ranks] */
     int32_t *live_ids;            /* [2][M][K]: this rank's choices as sent */
-    uint32_t *positions;          /* [2][R][M][K]: row + 1 of [L, R * M] that a choice became here; 0: not this rank's */
-    int32_t *tokens;              /* [2][R]: of each source */
+    uint32_t *positions; /* [2][R][M][K]: row + 1 of [L, R * M] that a choice became here; 0: not this rank's */
+    int32_t *tokens;     /* [2][R]: of each source */
 } afdep_ll_device_t;
 
 /* The shape of one exchange, and what follows from it. */
@@ -106,7 +108,7 @@ typedef struct afdep_ll_dispatch_call {
     int32_t parts;    /* AFDEP_LL_SEND, AFDEP_LL_RECEIVE */
     int32_t distance; /* to the last exchange that was combined; of a receive alone: that was dispatched */
     void *recv_x, *recv_scales;
-    float *recv_weights;  /* may be NULL, as may the next and the last */
+    float *recv_weights; /* may be NULL, as may the next and the last */
     int32_t *recv_source;
     int64_t *recv_count;
     int32_t *statistics;

@@ -2,13 +2,13 @@
 /*
  * ll_dispatch on GPUs, as one kernel or (with a hook) as two: its sending half, and its receiving half.
  *
- * Sending: the choices of all tokens go as words to all ranks, and a header. Then a CTA takes a token: encodes it into
- * shared memory, and stores its row to every rank that owns one of its experts; of few tokens in lines, of many as they
- * are, with a fence and a word behind each.
+ * Sending: the choices of all tokens go as words to all ranks, and a header. Then a CTA takes a token: encodes it
+ * into shared memory, and stores its row to every rank that owns one of its experts; of few tokens in lines, of many
+ * as they are, with a fence and a word behind each.
  *
- * Receiving: every CTA takes the headers and choices of all sources and notes for each expert which tokens chose it, one
- * bit each. Which row of an expert a token gets is the number of bits before its own. Then a warp takes a part of a row, as
- * it comes, to all of the token's experts.
+ * Receiving: every CTA takes the headers and choices of all sources and notes for each expert which tokens chose it,
+ * one bit each. Which row of an expert a token gets is the number of bits before its own. Then a warp takes a part of
+ * a row, as it comes, to all of the token's experts.
  */
 #include "cuda/launch.cuh"
 #include "cuda/ll_device.cuh"
@@ -23,11 +23,11 @@ typedef afdep_ll_dispatch_call_t call_t;
 /* ---- The shared arrays of a CTA ---------------------------------------------------------------------------------- */
 
 typedef struct arrays {
-    int32_t *tokens; /* [R] of each source */
-    int32_t *before; /* [R + 1] tokens of the sources before; an index is a token of all sources */
-    int32_t *units;  /* [R + 1] the same of units of placing */
-    uint32_t *warps; /* [32] */
-    uint32_t *chosen; /* [words][L]: by which indices an expert was chosen, one bit each */
+    int32_t *tokens;       /* [R] of each source */
+    int32_t *before;       /* [R + 1] tokens of the sources before; an index is a token of all sources */
+    int32_t *units;        /* [R + 1] the same of units of placing */
+    uint32_t *warps;       /* [32] */
+    uint32_t *chosen;      /* [words][L]: by which indices an expert was chosen, one bit each */
     unsigned char *staged; /* a row as it goes over the wire */
 } arrays_t;
 
@@ -60,7 +60,7 @@ static __device__ __forceinline__ arrays_t arrays_of(const afdep_ll_device_t &r,
     return a;
 }
 
-/* ---- Choices --------------------------------------------------------------------------------------------------------- */
+/* ---- Choices ----------------------------------------------------------------------------------------------------- */
 
 /* The lane's choice of a token, or -1: as it is sent if it is the first of its kind. */
 static __device__ __forceinline__ int choice_of_lane(const call_t &d, int token)
@@ -77,9 +77,10 @@ static __device__ __forceinline__ int route_units(const call_t &d)
     return (d.tokens + each - 1) / each;
 }
 
-/* Choices to all ranks. Nothing orders these words, and nothing needs to: each is whole and says itself which exchange it
-   is of. */
-static __device__ __forceinline__ void put_routes(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int unit)
+/* Choices to all ranks. Nothing orders these words, and nothing needs to: each is whole and says itself which
+   exchange it is of. */
+static __device__ __forceinline__ void put_routes(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                                  int unit)
 {
     int k = d.s.top_k, each = AFDEP_WARP / k, lane = (int)afdep_lane(), token = unit * each + lane / k, slot = lane % k;
     bool idle = lane >= each * k || token >= d.tokens;
@@ -117,8 +118,8 @@ static __device__ void put_headers(const afdep_ll_device_t &r, const call_t &d, 
 }
 
 /*
- * The first invalid choice, for the host: by one CTA, which looks through all of them once more while the others' rows are
- * on their way. Encoded as state.h says; ids beyond 32 bits as the nearest that fits.
+ * The first invalid choice, for the host: by one CTA, which looks through all of them once more while the others'
+ * rows are on their way. Encoded as state.h says; ids beyond 32 bits as the nearest that fits.
  */
 static __device__ void tell_bad_route(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange)
 {
@@ -145,7 +146,7 @@ static __device__ void tell_bad_route(const afdep_ll_device_t &r, const call_t &
     *(volatile uint64_t *)&r.c.record->route_exchange = exchange;
 }
 
-/* ---- Sending rows ------------------------------------------------------------------------------------------------------ */
+/* ---- Sending rows ------------------------------------------------------------------------------------------------ */
 
 /* Lanes that are the first with their target: one for each rank that gets the token. */
 static __device__ __forceinline__ uint32_t choose_targets(const call_t &d, int id, int *target)
@@ -156,8 +157,8 @@ static __device__ __forceinline__ uint32_t choose_targets(const call_t &d, int i
     return __ballot_sync(AFDEP_FULL, id >= 0 && (same & ((1u << lane) - 1u)) == 0);
 }
 
-static __device__ __forceinline__ void put_lines(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int token,
-                                                 const uint4 *row, uint32_t leaders, int target)
+static __device__ __forceinline__ void put_lines(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                                 int token, const uint4 *row, uint32_t leaders, int target)
 {
     int lane = (int)afdep_lane(), warp = (int)threadIdx.x / AFDEP_WARP;
     uint64_t first = (uint64_t)(uint32_t)r.c.rank * (uint32_t)r.l.line_room + (uint32_t)token * (uint32_t)d.s.lines;
@@ -171,15 +172,16 @@ static __device__ __forceinline__ void put_lines(const afdep_ll_device_t &r, con
         for (uint32_t to = leaders; to; to &= to - 1) {
             int rank = __shfl_sync(AFDEP_FULL, target, __ffs((int)to) - 1);
             if (afdep_line_uses(lane, left))
-                afdep_store_word(ll_inbox(r, exchange, rank) + r.l.lines + (first + (uint32_t)line) * AFDEP_LINE_BYTES + lane * 16,
+                afdep_store_word(ll_inbox(r, exchange, rank) + r.l.lines + (first + (uint32_t)line) * AFDEP_LINE_BYTES +
+                                     lane * 16,
                                  v);
         }
     }
 }
 
 /* The row as it is; then, with one fence, its word at every rank that got it. */
-static __device__ __forceinline__ void put_row(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int token,
-                                               const uint4 *row, uint32_t leaders, int target)
+static __device__ __forceinline__ void put_row(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                               int token, const uint4 *row, uint32_t leaders, int target)
 {
     uint64_t slot = ll_slot(r, r.c.rank, token);
 #pragma unroll 1
@@ -226,15 +228,15 @@ static __device__ void send(const afdep_ll_device_t &r, const call_t &d, uint64_
         tell_bad_route(r, d, exchange);
 }
 
-/* ---- Headers and choices of all sources -------------------------------------------------------------------------------- */
+/* ---- Headers and choices of all sources -------------------------------------------------------------------------- */
 
 /* Fields that all ranks of an exchange must be given alike, by the record's piece; see ll_errors.c. */
 static __device__ bool check_header(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int source,
                                     const uint4 &first, const uint4 &second)
 {
     const uint32_t theirs[5] = { first.y, first.z, second.x, second.y & 0xFFu, second.z };
-    const uint32_t mine[5] = { (uint32_t)d.s.max_tokens, (uint32_t)d.s.experts, (uint32_t)d.s.hidden, (uint32_t)d.s.top_k,
-                               (uint32_t)d.s.format };
+    const uint32_t mine[5] = { (uint32_t)d.s.max_tokens, (uint32_t)d.s.experts, (uint32_t)d.s.hidden,
+                               (uint32_t)d.s.top_k, (uint32_t)d.s.format };
     int field = -1;
 #pragma unroll
     for (int i = 4; i >= 0; i--)
@@ -254,9 +256,11 @@ static __device__ bool check_header(const afdep_ll_device_t &r, const call_t &d,
     return false;
 }
 
-static __device__ bool take_header(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int source, int32_t *tokens)
+static __device__ bool take_header(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, int source,
+                                   int32_t *tokens)
 {
-    const unsigned char *at = ll_inbox(r, exchange, r.c.rank) + r.l.headers + (uint32_t)source * 16u * AFDEP_LL_HEADER_WORDS;
+    const unsigned char *at =
+        ll_inbox(r, exchange, r.c.rank) + r.l.headers + (uint32_t)source * 16u * AFDEP_LL_HEADER_WORDS;
     afdep_patience_t patience = { 0, 0 };
     for (;;) {
         uint4 first = afdep_load_word(at), second = afdep_load_word(at + 16);
@@ -296,7 +300,8 @@ static __device__ bool take_headers(const afdep_ll_device_t &r, const call_t &d,
 static __device__ __forceinline__ const uint64_t *routes_of(const afdep_ll_device_t &r, uint64_t exchange, int source,
                                                             int token)
 {
-    return (const uint64_t *)(ll_inbox(r, exchange, r.c.rank) + r.l.routes) + ll_slot(r, source, token) * (uint32_t)r.top_k;
+    return (const uint64_t *)(ll_inbox(r, exchange, r.c.rank) + r.l.routes) +
+           ll_slot(r, source, token) * (uint32_t)r.top_k;
 }
 
 /* The word at `at` once it is of this exchange; its high half is another where that did not come to be. */
@@ -307,7 +312,8 @@ static __device__ __forceinline__ uint64_t await_word(const afdep_ll_device_t &r
     uint64_t seen;
     while (afdep_word_high(seen = afdep_load_relaxed_system64(at)) != (uint32_t)exchange)
         if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
-            afdep_look(r.c, patience, CALL, word, exchange, source, token, slot, afdep_word((uint32_t)exchange, 0), seen))
+            afdep_look(r.c, patience, CALL, word, exchange, source, token, slot, afdep_word((uint32_t)exchange, 0),
+                       seen))
             break;
     return seen;
 }
@@ -321,8 +327,8 @@ static __device__ bool take_choices(const afdep_ll_device_t &r, const call_t &d,
     for (int i = (int)threadIdx.x; fine && i < all; i += THREADS) {
         int index = i / d.s.top_k, slot = i - index * d.s.top_k, token;
         int source = ll_source_of(a.before, index, &token);
-        uint64_t word = await_word(r, exchange, routes_of(r, exchange, source, token) + slot, AFDEP_CUDA_WORD_ROUTE, source,
-                                   token, slot);
+        uint64_t word = await_word(r, exchange, routes_of(r, exchange, source, token) + slot, AFDEP_CUDA_WORD_ROUTE,
+                                   source, token, slot);
         fine = afdep_word_high(word) == (uint32_t)exchange;
         int e = (int)afdep_word_low(word) - 1 - first;
         if (fine && afdep_word_low(word) != 0 && e >= 0 && e < d.s.local)
@@ -331,7 +337,7 @@ static __device__ bool take_choices(const afdep_ll_device_t &r, const call_t &d,
     return __syncthreads_and(fine);
 }
 
-/* ---- Placing ----------------------------------------------------------------------------------------------------------- */
+/* ---- Placing ----------------------------------------------------------------------------------------------------- */
 
 /* What a warp places: a part of a token's row. */
 typedef struct unit {
@@ -389,7 +395,8 @@ static __device__ __forceinline__ void place_vector(const call_t &d, int64_t row
 }
 
 /* What is told of a row beside its vectors, a choice a lane, with its first part. */
-static __device__ bool place_rest(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const unit_t &u, int64_t row)
+static __device__ bool place_rest(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const unit_t &u,
+                                  int64_t row)
 {
     int lane = (int)afdep_lane();
     if (lane < d.s.top_k)
@@ -430,8 +437,8 @@ static __device__ __forceinline__ bool place_part(const afdep_ll_device_t &r, co
     const int each = AFDEP_LL_PART_VECTORS / AFDEP_WARP;
     const unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
     uint64_t slot = ll_slot(r, u.source, u.token);
-    bool fine = afdep_wait_piece(r.c, (const uint32_t *)(inbox + r.l.row_words) + slot, exchange, CALL, AFDEP_CUDA_WORD_ROW,
-                                 u.source, u.token, 0);
+    bool fine = afdep_wait_piece(r.c, (const uint32_t *)(inbox + r.l.row_words) + slot, exchange, CALL,
+                                 AFDEP_CUDA_WORD_ROW, u.source, u.token, 0);
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
     const unsigned char *from = inbox + r.l.rows + slot * r.l.row_stride;
@@ -455,8 +462,7 @@ static __device__ __forceinline__ bool place_unit(const afdep_ll_device_t &r, co
                                                   const arrays_t &a, const unit_t &u)
 {
     int lane = (int)afdep_lane();
-    uint64_t line = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room +
-                    (uint32_t)(u.token * d.s.lines + u.part);
+    uint64_t line = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room + (uint32_t)(u.token * d.s.lines + u.part);
     uint4 words[1] = { make_uint4(0, 0, 0, 0) };
     afdep_look_for_t look = { ll_inbox(r, exchange, r.c.rank) + r.l.lines + line * AFDEP_LINE_BYTES + lane * 16,
                               (uint32_t)(u.lines && afdep_line_uses(lane, d.s.vectors - u.part * AFDEP_LINE_VECTORS)),
@@ -475,10 +481,11 @@ static __device__ __forceinline__ bool place_unit(const afdep_ll_device_t &r, co
         return false;
     if (experts == 0)
         return true;
-    return u.lines ? place_line(r, d, exchange, u, row, experts, words, look) : place_part(r, d, exchange, u, row, experts);
+    return u.lines ? place_line(r, d, exchange, u, row, experts, words, look)
+                   : place_part(r, d, exchange, u, row, experts);
 }
 
-/* ---- What is told of the exchange as a whole ------------------------------------------------------------------------------ */
+/* ---- What is told of the exchange as a whole --------------------------------------------------------------------- */
 
 /* By one CTA. */
 static __device__ void tell(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const arrays_t &a)
@@ -496,8 +503,10 @@ static __device__ void tell(const afdep_ll_device_t &r, const call_t &d, uint64_
         r.tokens[ll_plane(exchange) * (uint32_t)r.ranks + (uint32_t)source] = a.tokens[source];
 }
 
-/* See ll_renewal_due(): choices and weights of tokens that no source has, words and lines of rows that are not sent here. */
-static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const arrays_t &a)
+/* See ll_renewal_due(): choices and weights of tokens that no source has, words and lines of rows that are not
+   sent here. */
+static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                          const arrays_t &a)
 {
     unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
     int lane = (int)afdep_lane(), all = r.ranks * r.max_tokens, first = r.c.rank * d.s.local;
@@ -521,11 +530,13 @@ static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call
                               r.l.line_room, exchange);
         if (lines && token < tokens && !here)
             afdep_renew_lines(inbox + r.l.lines +
-                                  ((uint64_t)source * (uint32_t)r.l.line_room + (uint32_t)(token * d.s.lines)) * AFDEP_LINE_BYTES,
+                                  ((uint64_t)source * (uint32_t)r.l.line_room + (uint32_t)(token * d.s.lines)) *
+                                      AFDEP_LINE_BYTES,
                               d.s.lines, exchange);
         if (lines && token == 0)
             afdep_renew_lines(inbox + r.l.lines +
-                                  ((uint64_t)source * (uint32_t)r.l.line_room + (uint32_t)(tokens * d.s.lines)) * AFDEP_LINE_BYTES,
+                                  ((uint64_t)source * (uint32_t)r.l.line_room + (uint32_t)(tokens * d.s.lines)) *
+                                      AFDEP_LINE_BYTES,
                               r.l.line_room - tokens * d.s.lines, exchange);
     }
 }
@@ -544,7 +555,7 @@ static __device__ void receive(const afdep_ll_device_t &r, const call_t &d, uint
         renew(r, d, exchange, a);
 }
 
-/* ---- The kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(THREADS, 1)
     ll_dispatch_kernel(const __grid_constant__ afdep_ll_device_t r, const __grid_constant__ call_t d)
@@ -558,7 +569,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     afdep_await_previous();
     afdep_let_next_start();
-    uint64_t exchange = ll_number(sends ? &r.numbers->combined : &r.numbers->dispatched) + (uint64_t)(int64_t)d.distance;
+    uint64_t exchange =
+        ll_number(sends ? &r.numbers->combined : &r.numbers->dispatched) + (uint64_t)(int64_t)d.distance;
     if (__syncthreads_or(afdep_poisoned(r.c))) /* and the arrays are clear */
         return;
     if (sends) {

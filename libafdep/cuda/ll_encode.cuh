@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of BF16 to the wire's formats by a whole CTA: numerics/quant.h says what every code and scale is, and these are the
- * same bits. A thread takes eight elements at a time, which are one vector of the row; neighbouring lanes are neighbours in
- * it, so that a block's largest magnitude is found by exchanges inside the warp.
+ * Rows of BF16 to the wire's formats by a whole CTA: numerics/quant.h says what every code and scale is, and these
+ * are the same bits. A thread takes eight elements at a time, which are one vector of the row; neighbouring lanes are
+ * neighbours in it, so that a block's largest magnitude is found by exchanges inside the warp.
  */
 #ifndef AFDEP_CUDA_LL_ENCODE_CUH
 #define AFDEP_CUDA_LL_ENCODE_CUH
@@ -37,7 +37,8 @@ static __device__ __forceinline__ uint32_t ll_peak_of(uint32_t pair)
 
 static __device__ __forceinline__ uint32_t ll_peak_of_vector(const uint4 &v)
 {
-    return ll_join_peaks(ll_join_peaks(ll_peak_of(v.x), ll_peak_of(v.y)), ll_join_peaks(ll_peak_of(v.z), ll_peak_of(v.w)));
+    return ll_join_peaks(ll_join_peaks(ll_peak_of(v.x), ll_peak_of(v.y)),
+                         ll_join_peaks(ll_peak_of(v.z), ll_peak_of(v.w)));
 }
 
 /* Over aligned groups of `lanes` lanes, a power of two. */
@@ -63,7 +64,7 @@ static __device__ __forceinline__ uint32_t ll_row_peak(const uint4 *x, int vecto
     return ll_group_peak(peak, AFDEP_WARP);
 }
 
-/* ---- Scales ---------------------------------------------------------------------------------------------------- */
+/* ---- Scales ------------------------------------------------------------------------------------------------------ */
 
 /* amax / largest as FP32, or 1; with `power` up to a power of two, at least 2^-127. */
 static __device__ __forceinline__ float ll_scale_of(uint32_t amax, float largest, int power)
@@ -80,7 +81,7 @@ static __device__ __forceinline__ float ll_inverse(uint32_t code)
     return __uint_as_float((254u - code) << 23);
 }
 
-/* ---- Codes ------------------------------------------------------------------------------------------------------ */
+/* ---- Codes ------------------------------------------------------------------------------------------------------- */
 
 typedef struct ll_eight {
     float of[8];
@@ -141,8 +142,8 @@ static __device__ __forceinline__ ll_eight_t ll_multiplied(ll_eight_t e, float f
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
 /* One scale for the row. */
-static __device__ __forceinline__ void ll_encode_by_token(const afdep_ll_dispatch_call_t &d, const uint4 *x, unsigned char *to,
-                                                          uint32_t *warps)
+static __device__ __forceinline__ void ll_encode_by_token(const afdep_ll_dispatch_call_t &d, const uint4 *x,
+                                                          unsigned char *to, uint32_t *warps)
 {
     bool int8 = d.s.format == AFDEP_LL_INT8;
     int vectors = d.s.hidden / 8;
@@ -158,7 +159,8 @@ static __device__ __forceinline__ void ll_encode_by_token(const afdep_ll_dispatc
 }
 
 /* A scale for each 128 elements, 16 lanes. All lanes of a warp take part in every turn. */
-static __device__ __forceinline__ void ll_encode_by_block(const afdep_ll_dispatch_call_t &d, const uint4 *x, unsigned char *to)
+static __device__ __forceinline__ void ll_encode_by_block(const afdep_ll_dispatch_call_t &d, const uint4 *x,
+                                                          unsigned char *to)
 {
     bool e8m0 = d.s.format == AFDEP_LL_FP8_BLOCK_UE8M0;
     int vectors = d.s.hidden / 8;
@@ -177,7 +179,8 @@ static __device__ __forceinline__ void ll_encode_by_block(const afdep_ll_dispatc
 }
 
 /* A scale for each 32 elements, 4 lanes. */
-static __device__ __forceinline__ void ll_encode_mx(const afdep_ll_dispatch_call_t &d, const uint4 *x, unsigned char *to)
+static __device__ __forceinline__ void ll_encode_mx(const afdep_ll_dispatch_call_t &d, const uint4 *x,
+                                                    unsigned char *to)
 {
     bool four = d.s.format == AFDEP_LL_MXFP4;
     int vectors = d.s.hidden / 8;
@@ -198,9 +201,10 @@ static __device__ __forceinline__ void ll_encode_mx(const afdep_ll_dispatch_call
     }
 }
 
-/* The row's vectors: codes, then scales, in `staged`, which is shared; BF16 stays where it is. All threads of the CTA. */
-static __device__ __forceinline__ const uint4 *ll_encode(const afdep_ll_dispatch_call_t &d, int token, unsigned char *staged,
-                                                         uint32_t *warps)
+/* The row's vectors: codes, then scales, in `staged`, which is shared; BF16 stays where it is. All threads of the
+   CTA. */
+static __device__ __forceinline__ const uint4 *ll_encode(const afdep_ll_dispatch_call_t &d, int token,
+                                                         unsigned char *staged, uint32_t *warps)
 {
     const uint4 *x = (const uint4 *)d.x + (int64_t)token * (d.s.hidden / 8);
     if (d.s.format == AFDEP_LL_BF16)

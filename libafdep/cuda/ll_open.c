@@ -13,7 +13,7 @@
 #define ARENA_ALIGN 256u
 #define SENDERS 48 /* CTAs that send rows of many tokens: about what fills the links, with as many SMs left to sum */
 
-/* ---- Device memory besides the segment ---------------------------------------------------------------------------- */
+/* ---- Device memory besides the segment --------------------------------------------------------------------------- */
 
 typedef struct carver {
     unsigned char *base; /* NULL: only measures */
@@ -111,7 +111,8 @@ static afdep_status_t prepare_segment(void *context, void *base, cudaStream_t st
     cudaError_t error = cudaSuccess;
     for (int g = 0; error == cudaSuccess && g < AFDEP_LL_PLANES; g++) {
         unsigned char *plane = (unsigned char *)base + l->control_bytes + (uint64_t)g * l->plane_bytes;
-        error = afdep_cuda_fill32((uint32_t *)(void *)plane, l->rows / sizeof(uint32_t), (uint32_t)b->c.opened_at, stream);
+        error =
+            afdep_cuda_fill32((uint32_t *)(void *)plane, l->rows / sizeof(uint32_t), (uint32_t)b->c.opened_at, stream);
     }
     return afdep_cuda_check(error, AFDEP_ERR_SYSTEM, "the words of the segment");
 }
@@ -122,11 +123,13 @@ static afdep_status_t check_supported(const afdep_ll_settings_t *settings)
 {
     const afdep_ll_shape_t *s = &settings->shape;
     if (afdep_ll_staged_bytes(s->hidden) > AFDEP_LL_STAGED_BYTES)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "hidden is %d: the CUDA backend encodes rows of at most %d bytes", s->hidden,
-                          AFDEP_LL_STAGED_BYTES);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "hidden is %d: the CUDA backend encodes rows of at most %d bytes",
+                          s->hidden, AFDEP_LL_STAGED_BYTES);
     if (afdep_ll_chosen_bytes(s->ranks, s->max_tokens, s->experts / s->ranks) > AFDEP_LL_CHOSEN_BYTES)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "num_max_dispatch_tokens_per_rank is %d with %d experts: the CUDA backend notes "
-                          "at most %d bits of choices", s->max_tokens, s->experts, 8 * AFDEP_LL_CHOSEN_BYTES);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                          "num_max_dispatch_tokens_per_rank is %d with %d experts: the CUDA backend notes "
+                          "at most %d bits of choices",
+                          s->max_tokens, s->experts, 8 * AFDEP_LL_CHOSEN_BYTES);
     return AFDEP_OK;
 }
 
@@ -199,7 +202,8 @@ static afdep_status_t make(const afdep_ll_settings_t *settings, int rank, const 
     return status == AFDEP_OK ? open_streams(b) : status;
 }
 
-/* As share_device() of backend.c: the ranks of a GPU share its SMs, and of a rank that is not alone two kernels count. */
+/* As share_device() of backend.c: the ranks of a GPU share its SMs, and of a rank that is not alone two kernels
+   count. */
 static afdep_status_t share_device(afdep_ll_cuda_t *b)
 {
     int sms = 0, ranks = 0;
@@ -213,8 +217,10 @@ static afdep_status_t share_device(afdep_ll_cuda_t *b)
         ranks += b->c.fabric->same_device[r];
     b->grid = ranks == 1 ? sms : sms / (2 * ranks);
     if (b->grid < 1)
-        return afdep_fail(AFDEP_ERR_UNSUPPORTED, "%d ranks on one GPU: it has %d SMs, and every rank needs one for each of two "
-                          "kernels at once", ranks, sms);
+        return afdep_fail(AFDEP_ERR_UNSUPPORTED,
+                          "%d ranks on one GPU: it has %d SMs, and every rank needs one for each of two "
+                          "kernels at once",
+                          ranks, sms);
     b->senders = b->grid / 2 < SENDERS ? (b->grid + 1) / 2 : SENDERS;
     return AFDEP_OK;
 }
@@ -235,7 +241,8 @@ static afdep_status_t ll_open(const afdep_ll_settings_t *settings, const afdep_g
 {
     const afdep_device_provider_t *provider = (const afdep_device_provider_t *)fabric;
     afdep_ll_cuda_t *b = NULL;
-    afdep_status_t status = afdep_agree_status(group, make(settings, group->rank, provider, &b), "make its bookkeeping");
+    afdep_status_t status =
+        afdep_agree_status(group, make(settings, group->rank, provider, &b), "make its bookkeeping");
     if (status != AFDEP_OK)
         goto destroy;
     afdep_device_fabric_args_t args = { .group = group,
@@ -275,7 +282,8 @@ static afdep_status_t ll_close(void *rank)
         status = afdep_cuda_give_up(c, status, c->rank);
     cudaError_t error = cudaDeviceSynchronize(); /* also kernels of graphs, of which only the device knows */
     if (status == AFDEP_OK && found == AFDEP_OK && error != cudaSuccess)
-        status = afdep_cuda_poison(c, afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "ll_buffer_close: waiting for kernels"));
+        status =
+            afdep_cuda_poison(c, afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "ll_buffer_close: waiting for kernels"));
     if (status == AFDEP_OK && found == AFDEP_OK)
         found = afdep_cuda_look(c);
     if (status == AFDEP_OK && found == AFDEP_OK)
@@ -285,7 +293,7 @@ static afdep_status_t ll_close(void *rank)
     return status;
 }
 
-/* ---- What a rank says of itself ------------------------------------------------------------------------------------ */
+/* ---- What a rank says of itself ---------------------------------------------------------------------------------- */
 
 static afdep_status_t ll_error(void *rank)
 {
@@ -299,7 +307,8 @@ static afdep_status_t ll_counters(void *rank, int peer, afdep_counters_t *counte
 {
     afdep_ll_cuda_t *b = rank;
     afdep_ll_counter_t read;
-    cudaError_t error = cudaMemcpyAsync(&read, &b->params.counters[peer], sizeof(read), cudaMemcpyDefault, b->c.fabric->stream);
+    cudaError_t error =
+        cudaMemcpyAsync(&read, &b->params.counters[peer], sizeof(read), cudaMemcpyDefault, b->c.fabric->stream);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(b->c.fabric->stream);
     if (error != cudaSuccess)

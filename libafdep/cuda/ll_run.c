@@ -26,8 +26,8 @@ static cudaError_t follow(afdep_ll_cuda_t *b, cudaStream_t stream, cudaStream_t 
     return error == cudaSuccess ? cudaStreamWaitEvent(stream, b->order, 0) : error;
 }
 
-/* Whatever stream the last kernel was put on, the next one comes after it. What was recorded into a graph and what was not
-   have no order that an event could give them: there it is the caller's, as with any graph. */
+/* Whatever stream the last kernel was put on, the next one comes after it. What was recorded into a graph and what
+   was not have no order that an event could give them: there it is the caller's, as with any graph. */
 static cudaError_t keep_order(afdep_ll_cuda_t *b, cudaStream_t stream)
 {
     cudaError_t error = cudaSuccess;
@@ -46,7 +46,7 @@ static cudaError_t choose_stream(afdep_ll_cuda_t *b, cudaStream_t given, int asy
     return error == cudaSuccess ? keep_order(b, *stream) : error;
 }
 
-/* ---- Launching ---------------------------------------------------------------------------------------------------- */
+/* ---- Launching --------------------------------------------------------------------------------------------------- */
 
 static int least(int64_t a, int64_t b)
 {
@@ -136,7 +136,7 @@ static afdep_status_t give_later(afdep_ll_cuda_t *b, uint64_t exchange, afdep_ll
     return error == cudaSuccess ? AFDEP_OK : failed(b, error, half == AFDEP_LL_DISPATCH ? "ll_dispatch" : "ll_combine");
 }
 
-/* ---- Dispatch ------------------------------------------------------------------------------------------------------ */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 static void set_dispatch(afdep_ll_cuda_plane_t *p, const afdep_ll_dispatch_t *d, const afdep_ll_shape_t *shape,
                          afdep_ll_format_t format)
@@ -204,7 +204,7 @@ afdep_status_t afdep_ll_cuda_dispatch(void *rank, afdep_ll_dispatch_t *d)
     return status == AFDEP_OK ? route : status;
 }
 
-/* ---- Combine ------------------------------------------------------------------------------------------------------- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 afdep_status_t afdep_ll_cuda_combine(void *rank, afdep_ll_combine_t *c)
 {
@@ -251,7 +251,7 @@ afdep_status_t afdep_ll_cuda_combine_buffer(void *rank, const afdep_ll_handle_t 
     return status;
 }
 
-/* ---- Hooks and events ------------------------------------------------------------------------------------------------ */
+/* ---- Hooks and events -------------------------------------------------------------------------------------------- */
 
 static afdep_status_t find(afdep_ll_cuda_t *b, const uint64_t opaque[2], const char *call, uint64_t *exchange,
                            afdep_ll_half_t *half, int *done)

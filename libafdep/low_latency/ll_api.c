@@ -47,7 +47,7 @@ void *afdep_ll_rank_of(const afdep_ll_buffer_t *buffer)
     return buffer->rank;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 /* What all ranks must say alike. */
 static void claim(const afdep_ll_settings_t *s, const char *fabric, char *lines, size_t size)
@@ -79,9 +79,10 @@ static afdep_status_t open_buffer(const afdep_group_t *group, const afdep_ll_con
     char lines[1024] = "";
     afdep_ll_buffer_t *b = calloc(1, sizeof(*b));
     /* A rank that cannot go on still agrees: the others must not wait for it. */
-    afdep_status_t status = !out ? afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL")
-                            : b  ? resolve(group, config, &settings, &fabric)
-                                 : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for a low-latency buffer", group->rank);
+    afdep_status_t status =
+        !out ? afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL")
+        : b  ? resolve(group, config, &settings, &fabric)
+             : afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for a low-latency buffer", group->rank);
     if (status == AFDEP_OK)
         claim(&settings, fabric->name, lines, sizeof(lines));
     status = afdep_agree_lines(group, status, lines);
@@ -142,7 +143,7 @@ afdep_status_t afdep_ll_buffer_counters(const afdep_ll_buffer_t *b, int peer, af
     return status;
 }
 
-/* ---- Dispatch and combine -------------------------------------------------------------------------------------- */
+/* ---- Dispatch and combine ---------------------------------------------------------------------------------------- */
 
 afdep_status_t afdep_ll_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *d)
 {
@@ -198,7 +199,7 @@ afdep_status_t afdep_ll_next_combine_buffer(afdep_ll_buffer_t *b, const afdep_ll
     return b->backend->next_combine_buffer(b->rank, handle, x);
 }
 
-/* ---- Hooks and events ---------------------------------------------------------------------------------------- */
+/* ---- Hooks and events -------------------------------------------------------------------------------------------- */
 
 afdep_status_t afdep_ll_hook_call(afdep_ll_buffer_t *b, const afdep_ll_hook_t *hook)
 {

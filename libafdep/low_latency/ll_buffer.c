@@ -198,7 +198,8 @@ static afdep_status_t host_open(const afdep_ll_settings_t *settings, const afdep
                                 const afdep_fabric_provider_t *fabric, void **rank)
 {
     afdep_ll_rank_t *b = NULL;
-    afdep_status_t status = afdep_agree_status(group, afdep_ll_create(settings, group->rank, &b), "make its bookkeeping");
+    afdep_status_t status =
+        afdep_agree_status(group, afdep_ll_create(settings, group->rank, &b), "make its bookkeeping");
     if (status == AFDEP_OK)
         status = open_fabric(b, group, fabric);
     if (status != AFDEP_OK) {

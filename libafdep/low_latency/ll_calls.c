@@ -93,8 +93,8 @@ afdep_status_t afdep_ll_dispatch_now(void *rank, afdep_ll_dispatch_t *d)
     if (status != AFDEP_OK)
         return status;
     afdep_ll_end_dispatch(b, d);
-    status = complete_or_defer(b, b->plane, AFDEP_LL_DISPATCH, d->async_finish, d->return_recv_hook, &d->event,
-                               &d->hook);
+    status =
+        complete_or_defer(b, b->plane, AFDEP_LL_DISPATCH, d->async_finish, d->return_recv_hook, &d->event, &d->hook);
     return status == AFDEP_OK ? afdep_ll_route_status(b) : status;
 }
 

@@ -145,8 +145,9 @@ afdep_status_t afdep_ll_settings_resolve(const afdep_ll_config_t *given, int ran
     if (status == AFDEP_OK)
         status = afdep_ll_find_backend(config.backend, &out.backend);
     if (status == AFDEP_OK && out.backend->segment_bytes(&out) == UINT64_MAX)
-        status = afdep_fail(AFDEP_ERR_CONFIG, "num_max_dispatch_tokens_per_rank is %d: the segment would exceed 62 bits",
-                            out.shape.max_tokens);
+        status =
+            afdep_fail(AFDEP_ERR_CONFIG, "num_max_dispatch_tokens_per_rank is %d: the segment would exceed 62 bits",
+                       out.shape.max_tokens);
     if (status == AFDEP_OK)
         status = set_sizes(&config, &out);
     if (status == AFDEP_OK)

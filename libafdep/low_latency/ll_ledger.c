@@ -81,7 +81,8 @@ afdep_status_t afdep_ll_find_half(const afdep_ll_ledger_t *l, const uint64_t opa
     if (opaque[0] != l->seal + (uint64_t)*half || n <= l->opened_at || n > l->started)
         return afdep_fail(AFDEP_ERR_ARGUMENT, "%s: not one that this buffer gave", call);
     *exchange = n;
-    *done = l->exchange[plane] != n || l->stage[plane] != (*half == AFDEP_LL_DISPATCH ? AFDEP_LL_SENT : AFDEP_LL_RETURNED);
+    *done =
+        l->exchange[plane] != n || l->stage[plane] != (*half == AFDEP_LL_DISPATCH ? AFDEP_LL_SENT : AFDEP_LL_RETURNED);
     return AFDEP_OK;
 }
 

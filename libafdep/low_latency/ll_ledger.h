@@ -8,7 +8,10 @@
 #include "low_latency/ll_layout.h"
 
 /* What hooks and events name: a half of an exchange of a buffer. */
-typedef enum afdep_ll_half { AFDEP_LL_DISPATCH = 1, AFDEP_LL_COMBINE = 2 } afdep_ll_half_t;
+typedef enum afdep_ll_half {
+    AFDEP_LL_DISPATCH = 1,
+    AFDEP_LL_COMBINE = 2
+} afdep_ll_half_t;
 
 /* Where an exchange is at this rank. */
 typedef enum afdep_ll_stage {
@@ -19,7 +22,7 @@ typedef enum afdep_ll_stage {
 } afdep_ll_stage_t;
 
 typedef struct afdep_ll_ledger {
-    uint64_t seal; /* of this buffer's handles, hooks and events */
+    uint64_t seal;                         /* of this buffer's handles, hooks and events */
     uint64_t opened_at, started, combined; /* the exchange before the first; the last that was dispatched, combined */
     uint64_t exchange[AFDEP_LL_PLANES];
     afdep_ll_stage_t stage[AFDEP_LL_PLANES];
