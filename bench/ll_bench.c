@@ -184,6 +184,7 @@ static int64_t now_ns(void)
 
 typedef struct timed {
     afdep_reservoir_t dispatch, combine, pair;
+    afdep_reservoir_t dispatch_kernel, combine_kernel; /* CUDA */
 } timed_t;
 
 static void dispatch(ll_rank_t *r)
@@ -223,22 +224,24 @@ static void iterate(ll_rank_t *r, timed_t *t)
         afdep_reservoir_add(&t->pair, start, took);
 }
 
-/* CUDA: recordings of ten exchanges. A sample of a half is that of one exchange, between events before and behind its call;
-   the first of a recording, in which ranks still wait for each other's start, is left out. A sample of the pair is the mean
-   of replays without events in between. */
+/* CUDA: recordings of ten exchanges. A sample of a half is that of one exchange, between events before and behind its call,
+   and in another recording between kernels that read the GPU's clock; the first of a recording, in which ranks still wait
+   for each other's start, is left out. A sample of the pair is the mean of replays with nothing in between. */
 static void replay(ll_rank_t *r, timed_t *t)
 {
-    double dispatch[AFDEP_LL_STAGED_PAIRS], combine[AFDEP_LL_STAGED_PAIRS];
-    afdep_ll_staged_times_t times = { .dispatch = dispatch, .combine = combine };
+    double halves[4][AFDEP_LL_STAGED_PAIRS];
+    afdep_ll_staged_times_t times = { .dispatch = halves[0], .combine = halves[1],
+                                      .dispatch_kernel = halves[2], .combine_kernel = halves[3] };
     afdep_bench_align(&r->base, 1);
     int64_t start = now_ns();
     afdep_bench_must(&r->base, afdep_ll_staged_replay(r->x.staged, r->buffer, REPLAYS, &times), "replay");
-    for (int i = 1; t && i < times.pairs; i++) {
-        afdep_reservoir_add(&t->dispatch, start, (int64_t)(dispatch[i] * 1000));
-        afdep_reservoir_add(&t->combine, start, (int64_t)(combine[i] * 1000));
-    }
-    if (t)
-        afdep_reservoir_add(&t->pair, start, (int64_t)(times.pair * 1000));
+    if (!t)
+        return;
+    afdep_reservoir_t *kept[] = { &t->dispatch, &t->combine, &t->dispatch_kernel, &t->combine_kernel };
+    for (int i = 1; i < times.pairs; i++)
+        for (int k = 0; k < 4; k++)
+            afdep_reservoir_add(kept[k], start, (int64_t)(halves[k][i] * 1000));
+    afdep_reservoir_add(&t->pair, start, (int64_t)(times.pair * 1000));
 }
 
 /* One exchange fills the twins; then it is recorded. */
@@ -360,6 +363,8 @@ static void measure(ll_rank_t *r, timed_t *t, afdep_ll_cell_t *cell)
     afdep_reservoir_init(&t->dispatch, seed);
     afdep_reservoir_init(&t->combine, seed);
     afdep_reservoir_init(&t->pair, seed);
+    afdep_reservoir_init(&t->dispatch_kernel, seed);
+    afdep_reservoir_init(&t->combine_kernel, seed);
     sent_t before = count(r);
     int64_t begin = now_ns(), next;
     while ((next = afdep_bench_next_round(&r->base, cell->iterations, now_ns() - begin)) > 0) {
@@ -368,12 +373,16 @@ static void measure(ll_rank_t *r, timed_t *t, afdep_ll_cell_t *cell)
         cell->iterations += next;
     }
     sent_t after = count(r);
-    double each = r->x.staged ? (1 + REPLAYS) * AFDEP_LL_STAGED_PAIRS : 2; /* exchanges of an iteration */
+    double each = r->x.staged ? (2 + REPLAYS) * AFDEP_LL_STAGED_PAIRS : 2; /* exchanges of an iteration */
     set_counts(r, &before, &after, each * (double)cell->iterations, cell);
     set_bytes(r, cell);
     summarize(r, &t->dispatch, &cell->dispatch, &unused);
     summarize(r, &t->combine, &cell->combine, &unused);
     summarize(r, &t->pair, &cell->pair, &cell->skew_us);
+    if (r->x.staged) {
+        summarize(r, &t->dispatch_kernel, &cell->dispatch_kernel, &unused);
+        summarize(r, &t->combine_kernel, &cell->combine_kernel, &unused);
+    }
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
@@ -414,6 +423,8 @@ static int64_t run_cell(ll_rank_t *r, timed_t *t, int tokens)
     free(cell.dispatch.samples_us);
     free(cell.combine.samples_us);
     free(cell.pair.samples_us);
+    free(cell.dispatch_kernel.samples_us);
+    free(cell.combine_kernel.samples_us);
     return cell.mismatches;
 }
 

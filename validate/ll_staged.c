@@ -8,8 +8,10 @@
 #include "validate/gpu.h"
 #include "validate/ll_convert.h"
 #include "validate/staged.h"
+#include "validate/stamp.h"
 
 #define POISON 0xA5 /* as the exchanger's */
+#define MARKS (2 * AFDEP_LL_STAGED_PAIRS + 1)
 
 struct afdep_ll_staged {
     cudaStream_t stream;
@@ -23,8 +25,9 @@ struct afdep_ll_staged {
     afdep_ll_combine_t combine;
     int64_t *counts; /* [L] host: of the last dispatch that was received */
     /* Recordings. */
-    cudaGraphExec_t timed, plain;
-    cudaEvent_t marks[2 * AFDEP_LL_STAGED_PAIRS + 1];
+    cudaGraphExec_t timed, stamped, plain;
+    cudaEvent_t marks[MARKS];
+    uint64_t *stamps; /* [MARKS] device */
     int pairs;
 };
 
@@ -45,7 +48,8 @@ static int make_all(afdep_ll_staged_t *s, size_t tokens, size_t hidden, size_t k
            make(&s->recv_weights, rows, sizeof(*s->recv_weights)) ||
            make(&s->recv_source, rows, 2 * sizeof(*s->recv_source)) ||
            make(&s->recv_count, local, sizeof(*s->recv_count)) || make(&s->statistics, local, sizeof(*s->statistics)) ||
-           make(&s->experts_out, rows * hidden, 2) || make(&s->out, tokens * hidden, 2);
+           make(&s->experts_out, rows * hidden, 2) || make(&s->out, tokens * hidden, 2) ||
+           make(&s->stamps, MARKS, sizeof(*s->stamps));
 }
 
 afdep_ll_staged_t *afdep_ll_staged_create(int ranks, int rank, int max_tokens, int hidden, int top_k, int experts)
@@ -70,11 +74,11 @@ afdep_ll_staged_t *afdep_ll_staged_create(int ranks, int rank, int max_tokens, i
 
 static void forget_recordings(afdep_ll_staged_t *s)
 {
-    if (s->timed)
-        (void)cudaGraphExecDestroy(s->timed);
-    if (s->plain)
-        (void)cudaGraphExecDestroy(s->plain);
-    s->timed = s->plain = NULL;
+    cudaGraphExec_t all[] = { s->timed, s->stamped, s->plain };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            (void)cudaGraphExecDestroy(all[i]);
+    s->timed = s->stamped = s->plain = NULL;
 }
 
 void afdep_ll_staged_destroy(afdep_ll_staged_t *s)
@@ -82,7 +86,7 @@ void afdep_ll_staged_destroy(afdep_ll_staged_t *s)
     if (!s)
         return;
     void *all[] = { s->x,          s->recv_x,  s->recv_scales,  s->experts_out, s->out,       s->ids,
-                    s->recv_count, s->weights, s->recv_weights, s->recv_source, s->statistics };
+                    s->recv_count, s->weights, s->recv_weights, s->recv_source, s->statistics,  s->stamps };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         (void)cudaFree(all[i]);
     forget_recordings(s);
@@ -259,16 +263,21 @@ afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *s, afdep_ll_buffer_t *b
 
 /* ---- Against the clock ------------------------------------------------------------------------------------------- */
 
+typedef enum mark { PLAIN, EVENTS, STAMPS } mark_t;
+
 typedef struct recording {
     afdep_ll_staged_t *staged;
     afdep_ll_buffer_t *buffer;
-    int marked;
+    mark_t mark;
 } recording_t;
 
-static int mark(afdep_ll_staged_t *s, int i)
+static int mark(const recording_t *r, int i)
 {
-    return afdep_gpu_failed(cudaEventRecordWithFlags(s->marks[i], s->stream, cudaEventRecordExternal),
-                            "an event in a recording");
+    afdep_ll_staged_t *s = r->staged;
+    if (r->mark == EVENTS)
+        return afdep_gpu_failed(cudaEventRecordWithFlags(s->marks[i], s->stream, cudaEventRecordExternal),
+                                "an event in a recording");
+    return r->mark == STAMPS && afdep_gpu_failed(afdep_stamp(s->stamps + i, s->stream), "a stamp in a recording");
 }
 
 /* The last calls' tensors, `pairs` times: whatever completes later there completes now here. */
@@ -282,17 +291,17 @@ static afdep_status_t make_pairs(void *context)
     c.out = s->out;
     if (c.zero_copy)
         c.x = NULL;
-    if (r->marked && mark(s, 0))
+    if (mark(r, 0))
         return AFDEP_ERR_SYSTEM;
     afdep_status_t status = AFDEP_OK;
     for (int i = 0; status == AFDEP_OK && i < s->pairs; i++) {
         status = afdep_ll_dispatch(r->buffer, &d);
-        if (status == AFDEP_OK && r->marked && mark(s, 2 * i + 1))
+        if (status == AFDEP_OK && mark(r, 2 * i + 1))
             status = AFDEP_ERR_SYSTEM;
         c.handle = d.handle;
         if (status == AFDEP_OK)
             status = afdep_ll_combine(r->buffer, &c);
-        if (status == AFDEP_OK && r->marked && mark(s, 2 * i + 2))
+        if (status == AFDEP_OK && mark(r, 2 * i + 2))
             status = AFDEP_ERR_SYSTEM;
     }
     return status;
@@ -300,33 +309,65 @@ static afdep_status_t make_pairs(void *context)
 
 afdep_status_t afdep_ll_staged_record(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, int pairs)
 {
-    recording_t marked = { s, buffer, 1 }, plain = { s, buffer, 0 };
+    recording_t timed = { s, buffer, EVENTS }, stamped = { s, buffer, STAMPS }, plain = { s, buffer, PLAIN };
     afdep_gpu_begin_call();
     forget_recordings(s);
     s->pairs = pairs;
     for (int i = 0; i <= 2 * pairs; i++)
         if (!s->marks[i] && afdep_gpu_failed(cudaEventCreate(&s->marks[i]), "an event"))
             return AFDEP_ERR_SYSTEM;
-    afdep_status_t status = afdep_gpu_record(s->stream, make_pairs, &marked, &s->timed);
+    afdep_status_t status = afdep_gpu_record(s->stream, make_pairs, &timed, &s->timed);
+    if (status == AFDEP_OK)
+        status = afdep_gpu_record(s->stream, make_pairs, &stamped, &s->stamped);
     return status == AFDEP_OK ? afdep_gpu_record(s->stream, make_pairs, &plain, &s->plain) : status;
+}
+
+static int read_events(afdep_ll_staged_t *s, double us[MARKS])
+{
+    float ms = 0;
+    int failed = 0;
+    us[0] = 0;
+    for (int i = 0; !failed && i < 2 * s->pairs; i++) {
+        failed = afdep_gpu_failed(cudaEventElapsedTime(&ms, s->marks[i], s->marks[i + 1]), "an event of a recording");
+        us[i + 1] = us[i] + (double)ms * 1000;
+    }
+    return failed;
+}
+
+static int read_stamps(afdep_ll_staged_t *s, double us[MARKS])
+{
+    uint64_t ns[MARKS];
+    if (copy(s, ns, s->stamps, sizeof(ns)) || afdep_gpu_finish(s->stream))
+        return 1;
+    for (int i = 0; i <= 2 * s->pairs; i++)
+        us[i] = (double)(ns[i] - ns[0]) / 1000;
+    return 0;
+}
+
+static void set_halves(const double us[MARKS], int pairs, double *dispatch, double *combine)
+{
+    for (int i = 0; i < pairs; i++) {
+        dispatch[i] = us[2 * i + 1] - us[2 * i];
+        combine[i] = us[2 * i + 2] - us[2 * i + 1];
+    }
 }
 
 afdep_status_t afdep_ll_staged_replay(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, int times,
                                       afdep_ll_staged_times_t *t)
 {
-    double us = 0;
+    double us = 0, marks[MARKS];
     afdep_gpu_begin_call();
     afdep_status_t status = afdep_gpu_time(s->stream, s->timed, NULL, NULL, 1, &us);
-    for (int i = 0; status == AFDEP_OK && i < s->pairs; i++) {
-        float first = 0, second = 0;
-        if (afdep_gpu_failed(cudaEventElapsedTime(&first, s->marks[2 * i], s->marks[2 * i + 1]),
-                             "an event of a recording") ||
-            afdep_gpu_failed(cudaEventElapsedTime(&second, s->marks[2 * i + 1], s->marks[2 * i + 2]),
-                             "an event of a recording"))
-            return AFDEP_ERR_SYSTEM;
-        t->dispatch[i] = (double)first * 1000;
-        t->combine[i] = (double)second * 1000;
-    }
+    if (status == AFDEP_OK && read_events(s, marks))
+        status = AFDEP_ERR_SYSTEM;
+    if (status == AFDEP_OK)
+        set_halves(marks, s->pairs, t->dispatch, t->combine);
+    if (status == AFDEP_OK)
+        status = afdep_gpu_time(s->stream, s->stamped, NULL, NULL, 1, &us);
+    if (status == AFDEP_OK && read_stamps(s, marks))
+        status = AFDEP_ERR_SYSTEM;
+    if (status == AFDEP_OK)
+        set_halves(marks, s->pairs, t->dispatch_kernel, t->combine_kernel);
     if (status == AFDEP_OK)
         status = afdep_gpu_time(s->stream, s->plain, NULL, NULL, times, &us);
     t->pairs = s->pairs;

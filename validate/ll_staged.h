@@ -38,15 +38,16 @@ afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *staged, afdep_ll_buffer
 typedef struct afdep_ll_staged_times {
     int pairs;                  /* exchanges of a recording, at most AFDEP_LL_STAGED_PAIRS */
     double *dispatch, *combine; /* [pairs] each call between two events, in a recording of its own */
-    double pair;                /* of one exchange, of a recording without events in between */
+    double *dispatch_kernel, *combine_kernel; /* [pairs] the same between two stamps, see stamp.h */
+    double pair;                              /* of one exchange, of a recording without marks in between */
 } afdep_ll_staged_times_t;
 
 #define AFDEP_LL_STAGED_PAIRS 10
 
-/* Local. Records both; the tensors' contents may change between replays. */
+/* Local. Records all three; the tensors' contents may change between replays. */
 afdep_status_t afdep_ll_staged_record(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, int pairs);
 
-/* Replays the recording with events once and the other one `times` times. Collective in effect: ranks wait for
+/* Replays the recordings with marks once and the other one `times` times. Collective in effect: ranks wait for
    each other. */
 afdep_status_t afdep_ll_staged_replay(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, int times,
                                       afdep_ll_staged_times_t *result);

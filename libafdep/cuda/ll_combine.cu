@@ -3,8 +3,9 @@
  * ll_combine on GPUs, as one kernel or (with a hook) as two: its sending half, and its receiving half.
  *
  * Sending: each row of an expert goes to the place of its token and slot at the token's rank, in the order of tokens,
- * so that whole tokens come early; of sources with few tokens in lines, of others in pieces, in rounds
- * (cuda/rounds.cuh). Rows of this rank's own tokens are not sent. Every rank gets a word that says that this one has
+ * so that whole tokens come early; of sources with few tokens in lines, of others in parts, in rounds
+ * (cuda/rounds.cuh): a warp takes a part of all rows of a token that are here, which one word publishes, that of the
+ * first of their slots. Rows of this rank's own tokens are not sent. Every rank gets a word that says that this one has
  * received its dispatch.
  *
  * Receiving: a warp sums a part of a token in slot order, rows of other ranks as they come to the inbox, those of its
@@ -18,7 +19,7 @@
 #define THREADS AFDEP_LL_COMBINE_THREADS
 #define WARPS (THREADS / AFDEP_WARP)
 #define CALL AFDEP_CUDA_LL_COMBINE
-#define PIECE_VECTORS (AFDEP_LL_PIECE / 8)
+#define EACH (AFDEP_LL_SUM_VECTORS / AFDEP_WARP) /* vectors of a row to a lane */
 #define ROWS_AT_ONCE 8
 
 typedef afdep_ll_combine_call_t call_t;
@@ -43,21 +44,22 @@ static __device__ __forceinline__ const uint4 *row_of(const afdep_ll_device_t &r
     return row == 0 ? NULL : (const uint4 *)c.x + (uint64_t)(row - 1) * (uint32_t)c.s.combine_vectors;
 }
 
-static __device__ __forceinline__ int pieces_of(const call_t &c)
+/* Of a token that comes in parts. */
+static __device__ __forceinline__ int parts_of(const call_t &c)
 {
-    return (c.s.combine_vectors + PIECE_VECTORS - 1) / PIECE_VECTORS;
+    return (c.s.combine_vectors + AFDEP_LL_SUM_VECTORS - 1) / AFDEP_LL_SUM_VECTORS;
 }
 
 /* Units of every source but this rank itself. */
 static __device__ void plan_sending(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, const arrays_t &a)
 {
-    int pieces = pieces_of(c);
+    int parts = parts_of(c);
     for (int source = (int)threadIdx.x; source < r.ranks; source += THREADS) {
         int tokens = r.tokens[ll_plane(exchange) * (uint32_t)r.ranks + (uint32_t)source];
         bool few = tokens <= c.s.combine_few;
-        int rows = source == r.c.rank ? 0 : tokens * c.s.top_k;
-        a.few[source] = few ? rows * c.s.combine_lines : 0;
-        a.many[source] = few ? 0 : rows * pieces;
+        tokens = source == r.c.rank ? 0 : tokens;
+        a.few[source] = few ? tokens * c.s.top_k * c.s.combine_lines : 0;
+        a.many[source] = few ? 0 : tokens * parts;
     }
     __syncthreads();
     if (threadIdx.x == 0)
@@ -89,34 +91,55 @@ static __device__ __forceinline__ void put_line(const afdep_ll_device_t &r, cons
         ll_count_put(r, source, 2u * (uint32_t)c.s.hidden);
 }
 
-/* A piece of a row; notes the word that publishes it. */
-static __device__ __forceinline__ int put_piece(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
-                                                const arrays_t &a, int unit, uint32_t **words)
+/* The first row's part and of up to seven more, of those that `slots` has bits for; gives back the others. */
+static __device__ __forceinline__ uint32_t put_rows(const call_t &c, uint32_t row, uint32_t slots, int first,
+                                                    unsigned char *to, uint64_t stride)
 {
-    const int each = PIECE_VECTORS / AFDEP_WARP;
-    int at, pieces = pieces_of(c), source = ll_source_of(a.many, unit, &at);
-    int choice = at / pieces, piece = at - choice * pieces, token = choice / c.s.top_k,
-        slot = choice - token * c.s.top_k;
-    const uint4 *row = row_of(r, c, exchange, source, token, slot);
-    if (!row)
-        return 0;
-    int first = piece * PIECE_VECTORS + (int)afdep_lane();
-    uint64_t place = (uint64_t)(uint32_t)token * (uint32_t)r.top_k + (uint32_t)slot;
-    unsigned char *inbox = ll_inbox(r, exchange, source), *to = inbox + r.l.combine_rows + place * r.l.combine_stride;
-    uint4 v[each];
+    uint4 v[ROWS_AT_ONCE][EACH];
+    uint32_t left = slots;
 #pragma unroll
-    for (int i = 0; i < each; i++)
-        if (first + i * AFDEP_WARP < c.s.combine_vectors)
-            v[i] = afdep_load16(row + first + i * AFDEP_WARP);
+    for (int j = 0; j < ROWS_AT_ONCE; j++, left &= left - 1) {
+        uint32_t at = __shfl_sync(AFDEP_FULL, row, (__ffs((int)left) - 1) & (AFDEP_WARP - 1));
+        const uint4 *from = (const uint4 *)c.x + (uint64_t)(at - 1) * (uint32_t)c.s.combine_vectors;
 #pragma unroll
-    for (int i = 0; i < each; i++)
-        if (first + i * AFDEP_WARP < c.s.combine_vectors)
-            afdep_store16(to + (uint32_t)(first + i * AFDEP_WARP) * 16u, v[i]);
-    if (afdep_lane() == 0) {
-        words[0] = (uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + (uint32_t)piece;
-        if (piece == 0)
-            ll_count_put(r, source, 2u * (uint32_t)c.s.hidden);
+        for (int i = 0; i < EACH; i++)
+            if (left && first + i * AFDEP_WARP < c.s.combine_vectors)
+                v[j][i] = afdep_load16(from + first + i * AFDEP_WARP);
     }
+    left = slots;
+#pragma unroll
+    for (int j = 0; j < ROWS_AT_ONCE; j++, left &= left - 1) {
+        unsigned char *at = to + (uint32_t)(__ffs((int)left) - 1) * stride;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (left && first + i * AFDEP_WARP < c.s.combine_vectors)
+                afdep_store16(at + (uint32_t)(first + i * AFDEP_WARP) * 16u, v[j][i]);
+    }
+    return left;
+}
+
+/* A part of a token's rows; notes the word that publishes it. */
+static __device__ __forceinline__ int put_part(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                               const arrays_t &a, int unit, uint32_t **words)
+{
+    int at, lane = (int)afdep_lane(), parts = parts_of(c), source = ll_source_of(a.many, unit, &at);
+    int token = at / parts, part = at - token * parts, first = part * AFDEP_LL_SUM_VECTORS + lane;
+    uint32_t row = 0;
+    if (lane < c.s.top_k)
+        row = r.positions[ll_choice(r, exchange, r.ranks, source, token) + (uint32_t)lane];
+    uint32_t slots = __ballot_sync(AFDEP_FULL, row != 0);
+    if (slots == 0)
+        return 0;
+    uint64_t place = (uint64_t)(uint32_t)token * (uint32_t)r.top_k;
+    unsigned char *inbox = ll_inbox(r, exchange, source), *to = inbox + r.l.combine_rows + place * r.l.combine_stride;
+    for (uint32_t left = slots; left;)
+        left = put_rows(c, row, left, first, to, r.l.combine_stride);
+    if (lane == 0) {
+        place += (uint32_t)__ffs((int)slots) - 1u;
+        words[0] = (uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + (uint32_t)part;
+    }
+    if (part == 0 && row != 0)
+        ll_count_put(r, source, 2u * (uint32_t)c.s.hidden);
     return 1;
 }
 
@@ -141,7 +164,7 @@ static __device__ void send(const afdep_ll_device_t &r, const call_t &c, uint64_
         put_words(r, exchange);
     if ((int)blockIdx.x < c.senders)
         afdep_run_rounds<WARPS>(rounds, a.many[r.ranks], 0, c.senders, exchange,
-                                [&](int unit, uint32_t **words) { return put_piece(r, c, exchange, a, unit, words); });
+                                [&](int unit, uint32_t **words) { return put_part(r, c, exchange, a, unit, words); });
 }
 
 /* ---- Summing ----------------------------------------------------------------------------------------------------- */
@@ -159,13 +182,22 @@ static __device__ __forceinline__ slot_t slot_of_lane(const afdep_ll_device_t &r
 {
     int lane = (int)afdep_lane();
     slot_t s = { false, 0, NULL, -1 };
-    if (lane >= c.s.top_k)
-        return s;
-    s.id = r.live_ids[ll_choice(r, exchange, 1, 0, token) + (uint32_t)lane];
-    s.weight = c.weights[(int64_t)token * c.s.top_k + lane];
-    s.own = row_of(r, c, exchange, r.c.rank, token, lane);
+    if (lane < c.s.top_k) {
+        s.id = r.live_ids[ll_choice(r, exchange, 1, 0, token) + (uint32_t)lane];
+        s.weight = c.weights[(int64_t)token * c.s.top_k + lane];
+        s.own = row_of(r, c, exchange, r.c.rank, token, lane);
+    }
     s.chosen = s.id >= 0;
     return s;
+}
+
+/* Whether the lane's slot has the words of its owner's rows: the first of those that another rank sends. */
+static __device__ __forceinline__ bool has_words(const call_t &c, const slot_t &s)
+{
+    int lane = (int)afdep_lane();
+    bool comes = s.chosen && !s.own;
+    uint32_t same = __match_any_sync(AFDEP_FULL, comes ? s.id / c.s.local : -1 - lane);
+    return comes && (same & ((1u << lane) - 1u)) == 0;
 }
 
 /* Waits, for each of up to eight rows that come in lines, for the lane's word of one line. `needed` has a bit for
@@ -265,38 +297,74 @@ typedef struct terms {
     float weight[AFDEP_WARP];
 } terms_t;
 
-/* A part of a token whose rows come in pieces. */
-static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
-                                                int token, int part, terms_t *terms)
+/* A part of the sum of one to eight rows, all of which are on their way before the first is used. Where there are
+   fewer, the last is asked for once more: a register that is loaded in any case is not kept for later. */
+static __device__ __forceinline__ void sum_few_rows(const call_t &c, const terms_t *terms, int count, int first,
+                                                    uint4 *out)
 {
-    int lane = (int)afdep_lane(), first = part * AFDEP_LL_PART_VECTORS, piece = first / PIECE_VECTORS;
-    unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
-    slot_t s = slot_of_lane(r, c, exchange, token);
-    uint32_t chosen = __ballot_sync(AFDEP_FULL, s.chosen);
-    uint64_t place = (uint64_t)(uint32_t)token * (uint32_t)r.top_k + (uint32_t)lane;
-    bool fine = true;
-    __syncwarp(); /* the terms of the unit before are read */
-    if (s.chosen) {
-        int n = __popc(chosen & ((1u << lane) - 1u));
-        if (!s.own)
-            fine = afdep_wait_piece(r.c,
-                                    (const uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + piece,
-                                    exchange, CALL, AFDEP_CUDA_WORD_COMBINE, s.id / c.s.local, token, piece);
-        terms->row[n] = s.own ? s.own : (const uint4 *)(inbox + r.l.combine_rows + place * r.l.combine_stride);
-        terms->weight[n] = s.weight;
+    uint4 v[EACH][ROWS_AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            v[i][j] = afdep_load16(terms->row[min(j, count - 1)] +
+                                   min(first + i * AFDEP_WARP, c.s.combine_vectors - 1));
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        afdep_sum_t sum;
+        if (first + i * AFDEP_WARP >= c.s.combine_vectors)
+            continue;
+        afdep_sum_first<true>(sum, v[i][0], terms->weight[0]);
+#pragma unroll
+        for (int j = 1; j < ROWS_AT_ONCE; j++)
+            if (j < count)
+                afdep_sum_add<true>(sum, v[i][j], terms->weight[j]);
+        out[first + i * AFDEP_WARP] = afdep_sum_round(sum);
     }
-    if (!__all_sync(AFDEP_FULL, fine))
-        return false;
-    int count = __popc(chosen);
-    uint4 *out = (uint4 *)c.out + (int64_t)token * c.s.combine_vectors;
+}
+
+/* The same of any number of rows. */
+static __device__ __forceinline__ void sum_rows(const call_t &c, const terms_t *terms, int count, int first, uint4 *out)
+{
+    int end = min(first + AFDEP_LL_SUM_VECTORS, c.s.combine_vectors);
+    if (count > 0 && count <= ROWS_AT_ONCE) {
+        sum_few_rows(c, terms, count, first, out);
+        return;
+    }
 #pragma unroll 1
-    for (int i = first + lane; i < min(first + AFDEP_LL_PART_VECTORS, c.s.combine_vectors); i += AFDEP_WARP) {
+    for (int i = first; i < end; i += AFDEP_WARP) {
         uint4 sum = make_uint4(0, 0, 0, 0);
         if (count > 0)
             sum = afdep_sum_column<true>(
                 count, [&](int j) { return terms->row[j] + i; }, [&](int j) { return terms->weight[j]; });
         out[i] = sum;
     }
+}
+
+/* A part of a token whose rows come in parts. */
+static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange,
+                                                int token, int part, terms_t *terms)
+{
+    int lane = (int)afdep_lane();
+    unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
+    slot_t s = slot_of_lane(r, c, exchange, token);
+    uint32_t chosen = __ballot_sync(AFDEP_FULL, s.chosen);
+    uint64_t place = (uint64_t)(uint32_t)token * (uint32_t)r.top_k + (uint32_t)lane;
+    bool fine = true, waits = has_words(c, s);
+    __syncwarp(); /* the terms of the unit before are read */
+    if (s.chosen) {
+        int n = __popc(chosen & ((1u << lane) - 1u));
+        terms->row[n] = s.own ? s.own : (const uint4 *)(inbox + r.l.combine_rows + place * r.l.combine_stride);
+        terms->weight[n] = s.weight;
+    }
+    if (waits)
+        fine = afdep_wait_piece(r.c,
+                                (const uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces + part,
+                                exchange, CALL, AFDEP_CUDA_WORD_COMBINE, s.id / c.s.local, token, part);
+    if (!__all_sync(AFDEP_FULL, fine))
+        return false;
+    sum_rows(c, terms, __popc(chosen), part * AFDEP_LL_SUM_VECTORS + lane,
+             (uint4 *)c.out + (int64_t)token * c.s.combine_vectors);
     return true;
 }
 
@@ -320,22 +388,23 @@ static __device__ bool take_words(const afdep_ll_device_t &r, uint64_t exchange)
 static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange)
 {
     unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
-    int lane = (int)afdep_lane(), lines = c.s.combine_lines, choices = r.max_tokens * r.top_k;
+    int lane = (int)afdep_lane(), lines = c.s.combine_lines, parts = parts_of(c);
     bool few = c.tokens <= c.s.combine_few;
-    for (int n = afdep_warp_index(); n < choices; n += afdep_warp_count()) {
-        int token = n / r.top_k, slot = n - token * r.top_k;
-        bool comes = false;
-        if (token < c.tokens && slot < c.s.top_k)
-            comes = r.live_ids[ll_choice(r, exchange, 1, 0, token) + (uint32_t)slot] >= 0 &&
-                    !row_of(r, c, exchange, r.c.rank, token, slot);
-        uint32_t *words = (uint32_t *)(inbox + r.l.piece_words) + (uint64_t)(uint32_t)n * (uint32_t)r.l.pieces;
-        for (int i = lane; i < r.l.pieces; i += AFDEP_WARP)
-            if (!comes || few || i >= pieces_of(c))
+    for (int token = afdep_warp_index(); token < r.max_tokens; token += afdep_warp_count()) {
+        slot_t s = { false, 0, NULL, -1 };
+        if (token < c.tokens)
+            s = slot_of_lane(r, c, exchange, token);
+        bool used = has_words(c, s);
+        uint64_t place = (uint64_t)(uint32_t)token * (uint32_t)r.top_k + (uint32_t)lane;
+        uint32_t *words = (uint32_t *)(inbox + r.l.piece_words) + place * (uint32_t)r.l.pieces;
+        for (int i = 0; lane < r.top_k && i < r.l.pieces; i++)
+            if (few || !used || i >= parts)
                 afdep_signal32(words + i, (uint32_t)exchange);
-        unsigned char *row = inbox + r.l.combine_lines;
-        if (few && token < c.tokens && slot < c.s.top_k && !comes)
-            afdep_renew_lines(row + (uint64_t)(uint32_t)((token * c.s.top_k + slot) * lines) * AFDEP_LINE_BYTES, lines,
-                              exchange);
+        uint32_t idle = __ballot_sync(AFDEP_FULL, lane < c.s.top_k && (!s.chosen || s.own));
+        for (; few && token < c.tokens && idle; idle &= idle - 1) {
+            uint64_t line = (uint64_t)(uint32_t)(token * c.s.top_k + __ffs((int)idle) - 1) * (uint32_t)lines;
+            afdep_renew_lines(inbox + r.l.combine_lines + line * AFDEP_LINE_BYTES, lines, exchange);
+        }
     }
     int used = few ? c.tokens * c.s.top_k * lines : 0;
     for (int line = used + afdep_warp_index(); line < r.l.combine_room; line += afdep_warp_count())
@@ -345,7 +414,7 @@ static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call
 static __device__ void receive(const afdep_ll_device_t &r, const call_t &c, uint64_t exchange, terms_t *terms)
 {
     bool few = c.tokens <= c.s.combine_few;
-    int parts = few ? c.s.combine_lines : (c.s.combine_vectors + AFDEP_LL_PART_VECTORS - 1) / AFDEP_LL_PART_VECTORS;
+    int parts = few ? c.s.combine_lines : parts_of(c);
     /* Of many tokens those who send do not sum, where there is somebody else. */
     int idle = !few && (c.parts & AFDEP_LL_SEND) && c.senders < (int)gridDim.x ? c.senders : 0;
     int ctas = (int)gridDim.x - idle, cta = (int)blockIdx.x - idle, warp = (int)threadIdx.x / AFDEP_WARP;

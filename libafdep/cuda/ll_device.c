@@ -41,7 +41,7 @@ int afdep_ll_device_layout_init(afdep_ll_device_layout_t *l, const afdep_ll_shap
         return -1;
     l->line_room = (int32_t)lines;
     l->combine_room = (int32_t)combine_lines;
-    l->pieces = (s->hidden + AFDEP_LL_PIECE - 1) / AFDEP_LL_PIECE;
+    l->pieces = (s->hidden / 8 + AFDEP_LL_SUM_VECTORS - 1) / AFDEP_LL_SUM_VECTORS;
     l->row_stride = l->combine_stride = afdep_align_up32(2u * (uint32_t)s->hidden, AFDEP_ROW_ALIGN);
     l->control_bytes = (AFDEP_CONTROL_FABRIC_BYTES + 16u * ranks + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
     if (place(&at, &l->headers, ranks, 16u * AFDEP_LL_HEADER_WORDS) || place(&at, &l->routes, ranks * choices, 8) ||

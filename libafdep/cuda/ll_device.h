@@ -39,8 +39,11 @@ extern "C" {
 #define AFDEP_LL_COMBINE_THREADS 512
 #endif
 
-#define AFDEP_LL_PIECE 1024      /* elements of a combine row that share a readiness word */
-#define AFDEP_LL_PART_VECTORS 64 /* vectors that a warp places, or sums, at once */
+#define AFDEP_LL_PART_VECTORS 64 /* vectors of a row that a warp places at once */
+#define AFDEP_LL_LINES_AT_ONCE 4 /* the same of lines, at most */
+#ifndef AFDEP_LL_SUM_VECTORS
+#define AFDEP_LL_SUM_VECTORS 64 /* vectors of a token's rows that a warp sends or sums at once; a word for each owner */
+#endif
 
 /* Rows of a source in an exchange that go in lines, at most; of combine rows also counting those that stay where
    they are. */
@@ -93,6 +96,7 @@ typedef struct afdep_ll_exchange_shape {
     int32_t code_bytes, scale_bytes;
     int32_t code_vectors, vectors, lines; /* of a dispatch row: vectors of codes, all vectors, lines that they take */
     int32_t few;                          /* tokens of a source, up to which its rows go in lines */
+    int32_t lines_at_once;                /* that a warp places */
     int32_t combine_vectors, combine_lines, combine_few; /* the same of combine rows */
 } afdep_ll_exchange_shape_t;
 

@@ -17,6 +17,8 @@
 #define THREADS AFDEP_LL_DISPATCH_THREADS
 #define WARPS (THREADS / AFDEP_WARP)
 #define CALL AFDEP_CUDA_LL_DISPATCH
+#define CHOICES_AT_ONCE 4
+#define LINES AFDEP_LL_LINES_AT_ONCE
 
 typedef afdep_ll_dispatch_call_t call_t;
 
@@ -275,6 +277,13 @@ static __device__ bool take_header(const afdep_ll_device_t &r, const call_t &d, 
     }
 }
 
+/* Warps of work that placing a row is. */
+static __device__ __forceinline__ int parts_of(const call_t &d, bool lines)
+{
+    int all = lines ? d.s.lines : d.s.vectors, each = lines ? d.s.lines_at_once : AFDEP_LL_PART_VECTORS;
+    return (all + each - 1) / each;
+}
+
 /* Tokens and units of every source. Every thread of the CTA learns whether all came. */
 static __device__ bool take_headers(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const arrays_t &a)
 {
@@ -283,9 +292,8 @@ static __device__ bool take_headers(const afdep_ll_device_t &r, const call_t &d,
         int32_t tokens = 0;
         fine = take_header(r, d, exchange, source, &tokens);
         tokens = fine ? tokens : 0;
-        int parts = tokens <= d.s.few ? d.s.lines : (d.s.vectors + AFDEP_LL_PART_VECTORS - 1) / AFDEP_LL_PART_VECTORS;
         a.tokens[source] = a.before[source] = tokens;
-        a.units[source] = tokens * parts;
+        a.units[source] = tokens * parts_of(d, tokens <= d.s.few);
     }
     if (!__syncthreads_and(fine))
         return false;
@@ -304,13 +312,13 @@ static __device__ __forceinline__ const uint64_t *routes_of(const afdep_ll_devic
            ll_slot(r, source, token) * (uint32_t)r.top_k;
 }
 
-/* The word at `at` once it is of this exchange; its high half is another where that did not come to be. */
+/* The word at `at` once it is of this exchange, of which `seen` was seen last; its high half is another where that did
+   not come to be. */
 static __device__ __forceinline__ uint64_t await_word(const afdep_ll_device_t &r, uint64_t exchange, const uint64_t *at,
-                                                      int word, int source, int token, int slot)
+                                                      uint64_t seen, int word, int source, int token, int slot)
 {
     afdep_patience_t patience = { 0, 0 };
-    uint64_t seen;
-    while (afdep_word_high(seen = afdep_load_relaxed_system64(at)) != (uint32_t)exchange)
+    for (; afdep_word_high(seen) != (uint32_t)exchange; seen = afdep_load_relaxed_system64(at))
         if (++patience.spins % AFDEP_SPINS_BEFORE_LOOK == 0 &&
             afdep_look(r.c, patience, CALL, word, exchange, source, token, slot, afdep_word((uint32_t)exchange, 0),
                        seen))
@@ -318,21 +326,40 @@ static __device__ __forceinline__ uint64_t await_word(const afdep_ll_device_t &r
     return seen;
 }
 
-/* Takes all choices as they come. Every thread of the CTA learns whether all did. */
+/* Takes all choices as they come, several looks of a thread at once. Every thread of the CTA learns whether all did. */
 static __device__ bool take_choices(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange, const arrays_t &a)
 {
     int all = a.before[r.ranks] * d.s.top_k, first = r.c.rank * d.s.local;
     bool fine = true;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; fine && i < all; i += THREADS) {
-        int index = i / d.s.top_k, slot = i - index * d.s.top_k, token;
-        int source = ll_source_of(a.before, index, &token);
-        uint64_t word = await_word(r, exchange, routes_of(r, exchange, source, token) + slot, AFDEP_CUDA_WORD_ROUTE,
-                                   source, token, slot);
-        fine = afdep_word_high(word) == (uint32_t)exchange;
-        int e = (int)afdep_word_low(word) - 1 - first;
-        if (fine && afdep_word_low(word) != 0 && e >= 0 && e < d.s.local)
-            atomicOr(&a.chosen[index / 32 * d.s.local + e], 1u << index % 32);
+    for (int base = (int)threadIdx.x; fine && base < all; base += CHOICES_AT_ONCE * THREADS) {
+        uint64_t words[CHOICES_AT_ONCE];
+        int choices[CHOICES_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < CHOICES_AT_ONCE; j++) {
+            choices[j] = base + j * THREADS < all ? base + j * THREADS : -1;
+            int index = choices[j] / d.s.top_k, token;
+            if (choices[j] < 0)
+                continue;
+            int source = ll_source_of(a.before, index, &token);
+            words[j] = afdep_load_relaxed_system64(routes_of(r, exchange, source, token) + choices[j] -
+                                                   index * d.s.top_k);
+        }
+#pragma unroll
+        for (int j = 0; j < CHOICES_AT_ONCE; j++) {
+            if (!fine || choices[j] < 0)
+                continue;
+            int index = choices[j] / d.s.top_k, slot = choices[j] - index * d.s.top_k, token;
+            if (afdep_word_high(words[j]) != (uint32_t)exchange) {
+                int source = ll_source_of(a.before, index, &token);
+                words[j] = await_word(r, exchange, routes_of(r, exchange, source, token) + slot, words[j],
+                                      AFDEP_CUDA_WORD_ROUTE, source, token, slot);
+                fine = afdep_word_high(words[j]) == (uint32_t)exchange;
+            }
+            int e = (int)afdep_word_low(words[j]) - 1 - first;
+            if (fine && afdep_word_low(words[j]) != 0 && e >= 0 && e < d.s.local)
+                atomicOr(&a.chosen[index / 32 * d.s.local + e], 1u << index % 32);
+        }
     }
     return __syncthreads_and(fine);
 }
@@ -348,12 +375,12 @@ typedef struct unit {
 static __device__ __forceinline__ unit_t unit_at(const call_t &d, const arrays_t &a, int n)
 {
     unit_t u;
-    int left, each = (d.s.vectors + AFDEP_LL_PART_VECTORS - 1) / AFDEP_LL_PART_VECTORS;
+    int left;
     u.source = ll_source_of(a.units, n, &left);
     u.lines = a.tokens[u.source] <= d.s.few;
-    each = u.lines ? d.s.lines : each;
-    u.token = left / each;
-    u.part = left - u.token * each;
+    int parts = parts_of(d, u.lines);
+    u.token = left / parts;
+    u.part = left - u.token * parts;
     return u;
 }
 
@@ -407,26 +434,35 @@ static __device__ bool place_rest(const afdep_ll_device_t &r, const call_t &d, u
     if (row >= 0 && d.recv_weights) {
         const uint64_t *weights = (const uint64_t *)(ll_inbox(r, exchange, r.c.rank) + r.l.weights) +
                                   ll_slot(r, u.source, u.token) * (uint32_t)r.top_k;
-        uint64_t word = await_word(r, exchange, weights + lane, AFDEP_CUDA_WORD_WEIGHT, u.source, u.token, lane);
+        uint64_t word = await_word(r, exchange, weights + lane, afdep_load_relaxed_system64(weights + lane),
+                                   AFDEP_CUDA_WORD_WEIGHT, u.source, u.token, lane);
         fine = afdep_word_high(word) == (uint32_t)exchange;
         d.recv_weights[row] = __uint_as_float(afdep_word_low(word));
     }
     return __all_sync(AFDEP_FULL, fine);
 }
 
-static __device__ __forceinline__ bool place_line(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
-                                                  const unit_t &u, int64_t row, uint32_t experts, uint4 (&words)[1],
-                                                  afdep_look_for_t &look)
+/* Each line as soon as all of them have come. */
+static __device__ __forceinline__ bool place_lines(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                                   const unit_t &u, int64_t row, uint32_t experts,
+                                                   uint4 (&words)[LINES], afdep_look_for_t &look)
 {
-    int lane = (int)afdep_lane(), i = u.part * AFDEP_LINE_VECTORS + lane;
-    if (!afdep_await_lines<1>(r.c, look, exchange, words))
+    int lane = (int)afdep_lane(), line = u.part * d.s.lines_at_once;
+    int lines = min(d.s.lines_at_once, d.s.lines - line);
+    if (!afdep_await_lines<LINES>(r.c, look, exchange, words))
         return false;
-    uint4 v = afdep_unpack_word(words[0]);
-    bool has = lane < AFDEP_LINE_VECTORS && i < d.s.vectors;
-    for (; experts; experts &= experts - 1) {
-        int64_t to = __shfl_sync(AFDEP_FULL, row, __ffs((int)experts) - 1);
-        if (has)
-            place_vector(d, to, i, v);
+#pragma unroll
+    for (int j = 0; j < LINES; j++) {
+        if (j >= lines)
+            break;
+        uint4 v = afdep_unpack_word(words[j]);
+        int i = (line + j) * AFDEP_LINE_VECTORS + lane;
+        bool has = lane < AFDEP_LINE_VECTORS && i < d.s.vectors;
+        for (uint32_t to = experts; to; to &= to - 1) {
+            int64_t at = __shfl_sync(AFDEP_FULL, row, __ffs((int)to) - 1);
+            if (has)
+                place_vector(d, at, i, v);
+        }
     }
     return true;
 }
@@ -458,30 +494,43 @@ static __device__ __forceinline__ bool place_part(const afdep_ll_device_t &r, co
     return true;
 }
 
-static __device__ __forceinline__ bool place_unit(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
-                                                  const arrays_t &a, const unit_t &u)
+/* What the lane looks for of a unit's lines. */
+static __device__ __forceinline__ afdep_look_for_t lines_of(const afdep_ll_device_t &r, const call_t &d,
+                                                            uint64_t exchange, const unit_t &u)
 {
-    int lane = (int)afdep_lane();
-    uint64_t line = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room + (uint32_t)(u.token * d.s.lines + u.part);
-    uint4 words[1] = { make_uint4(0, 0, 0, 0) };
-    afdep_look_for_t look = { ll_inbox(r, exchange, r.c.rank) + r.l.lines + line * AFDEP_LINE_BYTES + lane * 16,
-                              (uint32_t)(u.lines && afdep_line_uses(lane, d.s.vectors - u.part * AFDEP_LINE_VECTORS)),
+    int lane = (int)afdep_lane(), first = u.part * d.s.lines_at_once;
+    uint64_t at = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room + (uint32_t)(u.token * d.s.lines + first);
+    afdep_look_for_t look = { ll_inbox(r, exchange, r.c.rank) + r.l.lines + at * AFDEP_LINE_BYTES + lane * 16,
+                              0,
                               CALL,
                               AFDEP_CUDA_WORD_ROW,
                               u.source,
                               u.token,
-                              u.part };
+                              first };
+#pragma unroll
+    for (int j = 0; j < LINES; j++)
+        if (u.lines && j < d.s.lines_at_once && first + j < d.s.lines)
+            look.needed |= (uint32_t)afdep_line_uses(lane, d.s.vectors - (first + j) * AFDEP_LINE_VECTORS) << j;
+    return look;
+}
+
+static __device__ __forceinline__ bool place_unit(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                                  const arrays_t &a, const unit_t &u)
+{
+    int lane = (int)afdep_lane();
+    uint4 words[LINES] = {};
+    afdep_look_for_t look = lines_of(r, d, exchange, u);
     uint64_t word = 0;
     if (lane < d.s.top_k) /* it has come: see take_choices() */
         word = afdep_load_relaxed_system64(routes_of(r, exchange, u.source, u.token) + lane);
-    afdep_load_lines<1>(look, words); /* a first look, while the rows are worked out */
+    afdep_load_lines<LINES>(look, words); /* a first look, while the rows are worked out */
     int64_t row = row_of_lane(r, d, a, u, word);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (u.part == 0 && !place_rest(r, d, exchange, u, row))
         return false;
     if (experts == 0)
         return true;
-    return u.lines ? place_line(r, d, exchange, u, row, experts, words, look)
+    return u.lines ? place_lines(r, d, exchange, u, row, experts, words, look)
                    : place_part(r, d, exchange, u, row, experts);
 }
 

@@ -134,6 +134,15 @@ static inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t value)
     return bits;
 }
 
+static inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value)
+{
+    const uint64_t *all = afdep_simt_warp(value, mask);
+    uint32_t most = 0;
+    for (int lane = 0; lane < 32; lane++)
+        most = all[lane] > most ? (uint32_t)all[lane] : most;
+    return most;
+}
+
 template <typename Value> static inline uint32_t __match_any_sync(uint32_t mask, Value value)
 {
     const uint64_t *all = afdep_simt_values(mask, value);
@@ -316,6 +325,12 @@ static inline uint64_t afdep_simt_now_ns()
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint32_t afdep_simt_max_pairs(uint32_t a, uint32_t b)
+{
+    uint32_t high = (a >> 16) > (b >> 16) ? a : b, low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b;
+    return (high & 0xFFFF0000u) | (low & 0xFFFFu);
 }
 
 static inline uint32_t afdep_simt_bf16(float value)
