@@ -38,7 +38,8 @@ static const afdep_case_t *const suites[][AFDEP_SUITES] = {
 #ifdef AFDEP_HAVE_CUDA
 static const afdep_case_t *const device_suites[][AFDEP_SUITES] = {
     { afdep_cases_quick, afdep_cases_device_full, afdep_cases_device_faults, NULL, NULL, afdep_cases_graph },
-    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_device_faults },
+    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_device_faults, NULL, NULL,
+      afdep_cases_ll_device_graph },
 };
 #endif
 

@@ -25,7 +25,7 @@ struct afdep_ll_staged {
     afdep_ll_combine_t combine;
     int64_t *counts; /* [L] host: of the last dispatch that was received */
     /* Recordings. */
-    cudaGraphExec_t timed, stamped, plain;
+    cudaGraphExec_t timed, stamped, plain, halves[2];
     cudaEvent_t marks[MARKS];
     uint64_t *stamps; /* [MARKS] device */
     int pairs;
@@ -74,11 +74,11 @@ afdep_ll_staged_t *afdep_ll_staged_create(int ranks, int rank, int max_tokens, i
 
 static void forget_recordings(afdep_ll_staged_t *s)
 {
-    cudaGraphExec_t all[] = { s->timed, s->stamped, s->plain };
+    cudaGraphExec_t all[] = { s->timed, s->stamped, s->plain, s->halves[0], s->halves[1] };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])
             (void)cudaGraphExecDestroy(all[i]);
-    s->timed = s->stamped = s->plain = NULL;
+    s->timed = s->stamped = s->plain = s->halves[0] = s->halves[1] = NULL;
 }
 
 void afdep_ll_staged_destroy(afdep_ll_staged_t *s)
@@ -131,21 +131,27 @@ static afdep_status_t settle(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer)
 
 /* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
-afdep_status_t afdep_ll_staged_dispatch(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *d)
+/* The twins hold what the call is given, and poison where it gives. */
+static int fill_dispatch(afdep_ll_staged_t *s, const afdep_ll_dispatch_t *d)
 {
     size_t choices = (size_t)d->tokens * (size_t)d->num_topk, local = (size_t)local_of(s, d),
            rows = local * rows_of(s, d);
     size_t hidden = (size_t)d->hidden, codes = afdep_ll_convert_code_bytes(d->format, hidden);
-    afdep_ll_dispatch_t *twin = &s->dispatch;
-    afdep_gpu_begin_call();
-    if (copy(s, s->x, d->x, (size_t)d->tokens * hidden * 2) ||
+    return copy(s, s->x, d->x, (size_t)d->tokens * hidden * 2) ||
         copy(s, s->ids, d->topk_idx, choices * sizeof(*s->ids)) ||
         (d->topk_weights && copy(s, s->weights, d->topk_weights, choices * sizeof(*s->weights))) ||
         set(s, s->recv_x, rows * codes) || set(s, s->recv_weights, rows * sizeof(*s->recv_weights)) ||
         set(s, s->recv_source, rows * 2 * sizeof(*s->recv_source)) ||
         set(s, s->recv_count, local * sizeof(*s->recv_count)) ||
         (d->cumulative_local_expert_recv_stats &&
-         copy(s, s->statistics, d->cumulative_local_expert_recv_stats, local * sizeof(*s->statistics))))
+         copy(s, s->statistics, d->cumulative_local_expert_recv_stats, local * sizeof(*s->statistics)));
+}
+
+afdep_status_t afdep_ll_staged_dispatch(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *d)
+{
+    afdep_ll_dispatch_t *twin = &s->dispatch;
+    afdep_gpu_begin_call();
+    if (fill_dispatch(s, d))
         return AFDEP_ERR_SYSTEM;
     *twin = *d;
     twin->x = s->x;
@@ -221,10 +227,16 @@ static int copy_expert_rows(afdep_ll_staged_t *s, void *to, const void *from)
     return failed;
 }
 
-afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *c)
+static int fill_combine(afdep_ll_staged_t *s, void *x, const afdep_ll_combine_t *c)
 {
     const afdep_ll_dispatch_t *d = &s->dispatch;
     size_t choices = (size_t)c->tokens * (size_t)d->num_topk;
+    return copy_expert_rows(s, x, c->x) || copy(s, s->weights, c->topk_weights, choices * sizeof(*s->weights)) ||
+           set(s, s->out, (size_t)c->tokens * (size_t)d->hidden * 2);
+}
+
+afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *c)
+{
     afdep_ll_combine_t *twin = &s->combine;
     void *x = s->experts_out;
     afdep_gpu_begin_call();
@@ -232,8 +244,7 @@ afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *s, afdep_ll_buffer_t *
     afdep_status_t status = c->zero_copy ? afdep_ll_next_combine_buffer(buffer, &c->handle, &x) : AFDEP_OK;
     if (status != AFDEP_OK)
         return status;
-    if (copy_expert_rows(s, x, c->x) || copy(s, s->weights, c->topk_weights, choices * sizeof(*s->weights)) ||
-        set(s, s->out, (size_t)c->tokens * (size_t)d->hidden * 2))
+    if (fill_combine(s, x, c))
         return AFDEP_ERR_SYSTEM;
     twin->x = x;
     twin->topk_idx = s->ids;
@@ -259,6 +270,53 @@ afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *s, afdep_ll_buffer_t *b
         return AFDEP_ERR_SYSTEM;
     c->combined_x = twin->out && twin->combined_x != twin->out ? NULL : result;
     return status;
+}
+
+/* ---- Recorded halves, replayed with other contents -------------------------------------------------------------- */
+
+typedef struct half {
+    afdep_ll_staged_t *staged;
+    afdep_ll_buffer_t *buffer;
+} half_t;
+
+static afdep_status_t enqueue_dispatch(void *context)
+{
+    const half_t *h = context;
+    return afdep_ll_dispatch(h->buffer, &h->staged->dispatch);
+}
+
+static afdep_status_t enqueue_combine(void *context)
+{
+    const half_t *h = context;
+    h->staged->combine.handle = h->staged->dispatch.handle;
+    return afdep_ll_combine(h->buffer, &h->staged->combine);
+}
+
+afdep_status_t afdep_ll_staged_record_halves(afdep_ll_staged_t *s, afdep_ll_buffer_t *buffer)
+{
+    half_t half = { s, buffer };
+    afdep_gpu_begin_call();
+    forget_recordings(s);
+    afdep_status_t status = afdep_gpu_record(s->stream, enqueue_dispatch, &half, &s->halves[0]);
+    return status == AFDEP_OK ? afdep_gpu_record(s->stream, enqueue_combine, &half, &s->halves[1]) : status;
+}
+
+static afdep_status_t replay_half(afdep_ll_staged_t *s, int which)
+{
+    int failed = afdep_gpu_failed(cudaGraphLaunch(s->halves[which], s->stream), "replaying a half");
+    return failed ? AFDEP_ERR_SYSTEM : AFDEP_OK;
+}
+
+afdep_status_t afdep_ll_staged_redispatch(afdep_ll_staged_t *s, const afdep_ll_dispatch_t *d)
+{
+    afdep_gpu_begin_call();
+    return fill_dispatch(s, d) ? AFDEP_ERR_SYSTEM : replay_half(s, 0);
+}
+
+afdep_status_t afdep_ll_staged_recombine(afdep_ll_staged_t *s, const afdep_ll_combine_t *c)
+{
+    afdep_gpu_begin_call();
+    return fill_combine(s, s->experts_out, c) ? AFDEP_ERR_SYSTEM : replay_half(s, 1);
 }
 
 /* ---- Against the clock ------------------------------------------------------------------------------------------- */

@@ -34,6 +34,13 @@ afdep_status_t afdep_ll_staged_combine(afdep_ll_staged_t *staged, afdep_ll_buffe
 afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, afdep_ll_combine_t *combine,
                                       void *result);
 
+/* Records each half of the last exchange, which used neither hook, event nor zero_copy. Then, in place of a dispatch
+   and a combine of the same shape: the tensors get other contents and the recording is replayed. Staged_received and
+   staged_summed follow as ever. Recording is local; replaying is not. */
+afdep_status_t afdep_ll_staged_record_halves(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer);
+afdep_status_t afdep_ll_staged_redispatch(afdep_ll_staged_t *staged, const afdep_ll_dispatch_t *dispatch);
+afdep_status_t afdep_ll_staged_recombine(afdep_ll_staged_t *staged, const afdep_ll_combine_t *combine);
+
 /* Times of exchanges of the last calls' tensors on this rank's stream, in us. */
 typedef struct afdep_ll_staged_times {
     int pairs;                  /* exchanges of a recording, at most AFDEP_LL_STAGED_PAIRS */

@@ -43,6 +43,24 @@ afdep_status_t afdep_ll_staged_summed(afdep_ll_staged_t *staged, afdep_ll_buffer
     return AFDEP_ERR_UNSUPPORTED;
 }
 
+afdep_status_t afdep_ll_staged_record_halves(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer)
+{
+    (void)staged, (void)buffer;
+    return AFDEP_ERR_UNSUPPORTED;
+}
+
+afdep_status_t afdep_ll_staged_redispatch(afdep_ll_staged_t *staged, const afdep_ll_dispatch_t *dispatch)
+{
+    (void)staged, (void)dispatch;
+    return AFDEP_ERR_UNSUPPORTED;
+}
+
+afdep_status_t afdep_ll_staged_recombine(afdep_ll_staged_t *staged, const afdep_ll_combine_t *combine)
+{
+    (void)staged, (void)combine;
+    return AFDEP_ERR_UNSUPPORTED;
+}
+
 afdep_status_t afdep_ll_staged_record(afdep_ll_staged_t *staged, afdep_ll_buffer_t *buffer, int pairs)
 {
     (void)staged, (void)buffer, (void)pairs;

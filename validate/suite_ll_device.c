@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faults of the low-latency API on the CUDA backend. Both halves of every exchange are split (hooks), and the ranks
- * meet in between: then rank 0 changes its own segment, which to its receiving kernel is a store that was lost, late,
- * doubled or garbled on the way. Absorbed with exact results, or a named error at every rank within the deadline.
+ * graph and faults of the low-latency API on the CUDA backend. graph: recorded halves are replayed with other contents.
+ * faults: both halves of every exchange are split (hooks), and the ranks meet in between: then rank 0 changes its own
+ * segment, which to its receiving kernel is a store that was lost, late, doubled or garbled on the way. Absorbed with
+ * exact results, or a named error at every rank within the deadline.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #define TOKENS 4
 #define SHORT_MS 1000
 #define LATE_MS 100
+#define REPLAYS 20 /* of a recording */
 
 /* What rank 0 finds changed, between the sending and the receiving half. */
 typedef enum place {
@@ -357,6 +359,72 @@ static void run_route(const afdep_validation_t *v, const afdep_case_t *c, afdep_
     outcome->exchanges = 4;
     afdep_ll_rig_close(&rig, outcome);
 }
+
+/* ---- Recorded exchanges ------------------------------------------------------------------------------------------ */
+
+typedef struct replayed {
+    afdep_ll_rig_plan_t rig;
+    afdep_ll_format_t format;
+    int tokens;
+} replayed_t;
+
+/* One exchange of the recordings, with payload, choices and weights that they have not seen. */
+static int replay(afdep_ll_rig_t *rig, afdep_ll_format_t format, int n, afdep_outcome_t *outcome)
+{
+    afdep_ll_exchanger_t *x = &rig->x[0];
+    afdep_ll_plan_t plan = afdep_ll_rig_plain(rig, format);
+    plan.inactive_percent = n % 3 * 30;
+    afdep_ll_prepare_dispatch(x, &plan);
+    x->dispatch.resolved = format;
+    afdep_status_t status = afdep_ll_staged_redispatch(x->staged, &x->dispatch);
+    if (status == AFDEP_OK)
+        status = afdep_ll_staged_received(x->staged, rig->buffer, &x->dispatch);
+    if (status == AFDEP_OK && (status = afdep_ll_judge_dispatch(x, &plan)) == AFDEP_OK) {
+        afdep_ll_prepare_combine(x, &plan, rig->buffer);
+        status = afdep_ll_staged_recombine(x->staged, &x->combine);
+        if (status == AFDEP_OK)
+            status = afdep_ll_staged_summed(x->staged, rig->buffer, &x->combine, x->out);
+        if (status == AFDEP_OK)
+            status = afdep_ll_judge_combine(x, &plan);
+    }
+    if (status != AFDEP_OK)
+        afdep_outcome_set(outcome, AFDEP_FAILED, "replay %d: %s: %s, or %s", n, afdep_status_string(status), x->why,
+                          afdep_staged_why());
+    outcome->graph_exchanges += status == AFDEP_OK;
+    return status != AFDEP_OK;
+}
+
+static void run_recorded(const afdep_validation_t *v, const afdep_case_t *c, afdep_outcome_t *outcome)
+{
+    const replayed_t *p = c->argument;
+    afdep_ll_rig_t rig;
+    if (afdep_ll_rig_open(v, &p->rig, &rig, outcome) != 0)
+        return;
+    afdep_ll_rig_tokens(&rig, p->tokens);
+    afdep_ll_plan_t plan = afdep_ll_rig_plain(&rig, p->format);
+    int failed = afdep_ll_rig_exchange(&rig, &plan, outcome);
+    if (!failed && afdep_ll_staged_record_halves(rig.x[0].staged, rig.buffer) != AFDEP_OK) {
+        afdep_outcome_set(outcome, AFDEP_FAILED, "recording: %s", afdep_staged_why());
+        failed = 1;
+    }
+    for (int n = 0; n < REPLAYS && !failed; n++)
+        failed = replay(&rig, p->format, n, outcome);
+    afdep_ll_rig_close(&rig, outcome);
+}
+
+#define RECORDED(...) AFDEP_SUITE_GRAPH, run_recorded, &(const replayed_t){ __VA_ARGS__ }, 0, NULL
+#define MANY .rig = { .max_tokens = 128, .hidden = 7168, .top_k = 8 }, .tokens = 128
+
+const afdep_case_t afdep_cases_ll_device_graph[] = {
+    { "recorded_bf16", RECORDED(.format = AFDEP_LL_BF16, .tokens = 5) },
+    { "recorded_int8", RECORDED(.format = AFDEP_LL_INT8, .tokens = 5) },
+    { "recorded_mxfp8", RECORDED(.format = AFDEP_LL_MXFP8, .tokens = 5) },
+    { "recorded_one_token", RECORDED(.rig = { .max_tokens = 1 }, .format = AFDEP_LL_FP8_TOKEN, .tokens = 1) },
+    { "recorded_no_token", RECORDED(.format = AFDEP_LL_BF16, .tokens = 0) },
+    { "recorded_many_bf16", RECORDED(MANY, .format = AFDEP_LL_BF16) },
+    { "recorded_many_fp8_token", RECORDED(MANY, .format = AFDEP_LL_FP8_TOKEN) },
+    { NULL, AFDEP_SUITE_GRAPH, NULL, NULL, 0, NULL },
+};
 
 #define FAULT(...) AFDEP_SUITE_FAULTS, run_fault, &(const ll_fault_t){ __VA_ARGS__ }, 0
 #define MISSED(words) .status = AFDEP_ERR_TIMEOUT, .says = words

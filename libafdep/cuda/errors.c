@@ -22,7 +22,8 @@ static const char *word_name(uint32_t word)
                                          "the done witness of an earlier exchange", "the count word", "the finish tail",
                                          "the forward word",                 "the reply word",   "the combine tail",
                                          "a row",                            "rows",             "the count word",
-                                         "the header",                       "the weight word" };
+                                         "the route word",                   "the header",       "the weight word" };
+    _Static_assert(sizeof(names) / sizeof(names[0]) == AFDEP_CUDA_WORD_WEIGHT + 1, "a name for every word");
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 

@@ -297,40 +297,10 @@ typedef struct terms {
     float weight[AFDEP_WARP];
 } terms_t;
 
-/* A part of the sum of one to eight rows, all of which are on their way before the first is used. Where there are
-   fewer, the last is asked for once more: a register that is loaded in any case is not kept for later. */
-static __device__ __forceinline__ void sum_few_rows(const call_t &c, const terms_t *terms, int count, int first,
-                                                    uint4 *out)
-{
-    uint4 v[EACH][ROWS_AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-#pragma unroll
-        for (int j = 0; j < ROWS_AT_ONCE; j++)
-            v[i][j] = afdep_load16(terms->row[min(j, count - 1)] +
-                                   min(first + i * AFDEP_WARP, c.s.combine_vectors - 1));
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        afdep_sum_t sum;
-        if (first + i * AFDEP_WARP >= c.s.combine_vectors)
-            continue;
-        afdep_sum_first<true>(sum, v[i][0], terms->weight[0]);
-#pragma unroll
-        for (int j = 1; j < ROWS_AT_ONCE; j++)
-            if (j < count)
-                afdep_sum_add<true>(sum, v[i][j], terms->weight[j]);
-        out[first + i * AFDEP_WARP] = afdep_sum_round(sum);
-    }
-}
-
-/* The same of any number of rows. */
+/* A part of the sum of a token's rows. */
 static __device__ __forceinline__ void sum_rows(const call_t &c, const terms_t *terms, int count, int first, uint4 *out)
 {
     int end = min(first + AFDEP_LL_SUM_VECTORS, c.s.combine_vectors);
-    if (count > 0 && count <= ROWS_AT_ONCE) {
-        sum_few_rows(c, terms, count, first, out);
-        return;
-    }
 #pragma unroll 1
     for (int i = first; i < end; i += AFDEP_WARP) {
         uint4 sum = make_uint4(0, 0, 0, 0);

@@ -40,7 +40,6 @@ extern "C" {
 #endif
 
 #define AFDEP_LL_PART_VECTORS 64 /* vectors of a row that a warp places at once */
-#define AFDEP_LL_LINES_AT_ONCE 4 /* the same of lines, at most */
 #ifndef AFDEP_LL_SUM_VECTORS
 #define AFDEP_LL_SUM_VECTORS 64 /* vectors of a token's rows that a warp sends or sums at once; a word for each owner */
 #endif
@@ -96,7 +95,6 @@ typedef struct afdep_ll_exchange_shape {
     int32_t code_bytes, scale_bytes;
     int32_t code_vectors, vectors, lines; /* of a dispatch row: vectors of codes, all vectors, lines that they take */
     int32_t few;                          /* tokens of a source, up to which its rows go in lines */
-    int32_t lines_at_once;                /* that a warp places */
     int32_t combine_vectors, combine_lines, combine_few; /* the same of combine rows */
 } afdep_ll_exchange_shape_t;
 

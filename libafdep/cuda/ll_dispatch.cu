@@ -18,7 +18,6 @@
 #define WARPS (THREADS / AFDEP_WARP)
 #define CALL AFDEP_CUDA_LL_DISPATCH
 #define CHOICES_AT_ONCE 4
-#define LINES AFDEP_LL_LINES_AT_ONCE
 
 typedef afdep_ll_dispatch_call_t call_t;
 
@@ -280,7 +279,7 @@ static __device__ bool take_header(const afdep_ll_device_t &r, const call_t &d, 
 /* Warps of work that placing a row is. */
 static __device__ __forceinline__ int parts_of(const call_t &d, bool lines)
 {
-    int all = lines ? d.s.lines : d.s.vectors, each = lines ? d.s.lines_at_once : AFDEP_LL_PART_VECTORS;
+    int all = lines ? d.s.lines : d.s.vectors, each = lines ? 1 : AFDEP_LL_PART_VECTORS;
     return (all + each - 1) / each;
 }
 
@@ -442,27 +441,20 @@ static __device__ bool place_rest(const afdep_ll_device_t &r, const call_t &d, u
     return __all_sync(AFDEP_FULL, fine);
 }
 
-/* Each line as soon as all of them have come. */
-static __device__ __forceinline__ bool place_lines(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
-                                                   const unit_t &u, int64_t row, uint32_t experts,
-                                                   uint4 (&words)[LINES], afdep_look_for_t &look)
+/* One line, as soon as it has come. */
+static __device__ __forceinline__ bool place_line(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
+                                                  const unit_t &u, int64_t row, uint32_t experts,
+                                                  uint4 (&word)[1], afdep_look_for_t &look)
 {
-    int lane = (int)afdep_lane(), line = u.part * d.s.lines_at_once;
-    int lines = min(d.s.lines_at_once, d.s.lines - line);
-    if (!afdep_await_lines<LINES>(r.c, look, exchange, words))
+    int lane = (int)afdep_lane(), i = u.part * AFDEP_LINE_VECTORS + lane;
+    if (!afdep_await_lines<1>(r.c, look, exchange, word))
         return false;
-#pragma unroll
-    for (int j = 0; j < LINES; j++) {
-        if (j >= lines)
-            break;
-        uint4 v = afdep_unpack_word(words[j]);
-        int i = (line + j) * AFDEP_LINE_VECTORS + lane;
-        bool has = lane < AFDEP_LINE_VECTORS && i < d.s.vectors;
-        for (uint32_t to = experts; to; to &= to - 1) {
-            int64_t at = __shfl_sync(AFDEP_FULL, row, __ffs((int)to) - 1);
-            if (has)
-                place_vector(d, at, i, v);
-        }
+    uint4 v = afdep_unpack_word(word[0]);
+    bool has = lane < AFDEP_LINE_VECTORS && i < d.s.vectors;
+    for (; experts; experts &= experts - 1) {
+        int64_t at = __shfl_sync(AFDEP_FULL, row, __ffs((int)experts) - 1);
+        if (has)
+            place_vector(d, at, i, v);
     }
     return true;
 }
@@ -494,23 +486,20 @@ static __device__ __forceinline__ bool place_part(const afdep_ll_device_t &r, co
     return true;
 }
 
-/* What the lane looks for of a unit's lines. */
-static __device__ __forceinline__ afdep_look_for_t lines_of(const afdep_ll_device_t &r, const call_t &d,
-                                                            uint64_t exchange, const unit_t &u)
+/* What the lane looks for of a unit's line. */
+static __device__ __forceinline__ afdep_look_for_t line_of(const afdep_ll_device_t &r, const call_t &d,
+                                                           uint64_t exchange, const unit_t &u)
 {
-    int lane = (int)afdep_lane(), first = u.part * d.s.lines_at_once;
-    uint64_t at = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room + (uint32_t)(u.token * d.s.lines + first);
+    int lane = (int)afdep_lane();
+    uint64_t at = (uint64_t)(uint32_t)u.source * (uint32_t)r.l.line_room + (uint32_t)(u.token * d.s.lines + u.part);
     afdep_look_for_t look = { ll_inbox(r, exchange, r.c.rank) + r.l.lines + at * AFDEP_LINE_BYTES + lane * 16,
                               0,
                               CALL,
                               AFDEP_CUDA_WORD_ROW,
                               u.source,
                               u.token,
-                              first };
-#pragma unroll
-    for (int j = 0; j < LINES; j++)
-        if (u.lines && j < d.s.lines_at_once && first + j < d.s.lines)
-            look.needed |= (uint32_t)afdep_line_uses(lane, d.s.vectors - (first + j) * AFDEP_LINE_VECTORS) << j;
+                              u.part };
+    look.needed = u.lines && afdep_line_uses(lane, d.s.vectors - u.part * AFDEP_LINE_VECTORS);
     return look;
 }
 
@@ -518,19 +507,19 @@ static __device__ __forceinline__ bool place_unit(const afdep_ll_device_t &r, co
                                                   const arrays_t &a, const unit_t &u)
 {
     int lane = (int)afdep_lane();
-    uint4 words[LINES] = {};
-    afdep_look_for_t look = lines_of(r, d, exchange, u);
+    uint4 line[1] = {};
+    afdep_look_for_t look = line_of(r, d, exchange, u);
     uint64_t word = 0;
     if (lane < d.s.top_k) /* it has come: see take_choices() */
         word = afdep_load_relaxed_system64(routes_of(r, exchange, u.source, u.token) + lane);
-    afdep_load_lines<LINES>(look, words); /* a first look, while the rows are worked out */
+    afdep_load_lines<1>(look, line); /* a first look, while the rows are worked out */
     int64_t row = row_of_lane(r, d, a, u, word);
     uint32_t experts = __ballot_sync(AFDEP_FULL, row >= 0);
     if (u.part == 0 && !place_rest(r, d, exchange, u, row))
         return false;
     if (experts == 0)
         return true;
-    return u.lines ? place_lines(r, d, exchange, u, row, experts, words, look)
+    return u.lines ? place_line(r, d, exchange, u, row, experts, line, look)
                    : place_part(r, d, exchange, u, row, experts);
 }
 
@@ -555,12 +544,12 @@ static __device__ void tell(const afdep_ll_device_t &r, const call_t &d, uint64_
 /* See ll_renewal_due(): choices and weights of tokens that no source has, words and lines of rows that are not
    sent here. */
 static __device__ __noinline__ void renew(const afdep_ll_device_t &r, const call_t &d, uint64_t exchange,
-                                          const arrays_t &a)
+                                          const int32_t *of_source)
 {
     unsigned char *inbox = ll_inbox(r, exchange, r.c.rank);
     int lane = (int)afdep_lane(), all = r.ranks * r.max_tokens, first = r.c.rank * d.s.local;
     for (int n = afdep_warp_index(); n < all; n += afdep_warp_count()) {
-        int source = n / r.max_tokens, token = n - source * r.max_tokens, tokens = a.tokens[source];
+        int source = n / r.max_tokens, token = n - source * r.max_tokens, tokens = of_source[source];
         uint64_t slot = ll_slot(r, source, token), at = slot * (uint32_t)r.top_k + (uint32_t)lane;
         int slots = token < tokens ? d.s.top_k : 0;
         uint32_t id = 0;
@@ -601,7 +590,7 @@ static __device__ void receive(const afdep_ll_device_t &r, const call_t &d, uint
     if (blockIdx.x == gridDim.x - 1)
         tell(r, d, exchange, a);
     if (ll_renewal_due(exchange))
-        renew(r, d, exchange, a);
+        renew(r, d, exchange, a.tokens);
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */

@@ -157,7 +157,7 @@ static __device__ __forceinline__ uint32_t ll_codes_e2m1(const ll_eight_t &e)
 /*
  * Quotients as a division rounds them, where they matter. One over the scale, rounded once, gives a quotient that is a
  * unit off at most, and a fused step on what it leaves gives the nearest one: for every BF16 numerator and every scale
- * that one makes, which test_low_latency looks through. Scales near the ends of the range, where a step would leave the
+ * that one makes, which test_quotients looks through. Scales near the ends of the range, where a step would leave the
  * normal numbers, and elements that are not finite, are divided. Quotients that are too small for any code may differ.
  */
 static __device__ __forceinline__ bool ll_scale_is_plain(float scale)
@@ -169,7 +169,7 @@ static __device__ __forceinline__ bool ll_scale_is_plain(float scale)
 static __device__ __forceinline__ ll_eight_t ll_divided(ll_eight_t e, float scale, bool finite)
 {
     if (!finite || !ll_scale_is_plain(scale)) {
-#pragma unroll 1
+#pragma unroll /* a loop that stays one would keep all eight in memory, whichever way is gone */
         for (int i = 0; i < 8; i++)
             e.of[i] = __fdiv_rn(e.of[i], scale);
         return e;

@@ -73,18 +73,11 @@ static afdep_ll_exchange_shape_t exchange_shape(const afdep_ll_shape_t *s, afdep
     return e;
 }
 
-/* Lines that a warp places at once: one where there are warps enough, so that each ends soon. */
-static int lines_at_once(const afdep_ll_cuda_t *b, int64_t lines)
-{
-    int64_t warps = (int64_t)b->grid * (AFDEP_LL_DISPATCH_THREADS / 32), each = (lines + warps - 1) / warps;
-    return each < 1 ? 1 : least(each, AFDEP_LL_LINES_AT_ONCE);
-}
-
-/* CTAs for so many warps of work; more, up to half of what there is, for ranks that have more tokens than this one. */
+/* CTAs for so many warps of work; at least a quarter of what there is, for ranks that have more tokens than this. */
 static int grid_for(const afdep_ll_cuda_t *b, int64_t units)
 {
-    int64_t wanted = (units + 7) / 8, half = (b->grid + 1) / 2;
-    return least(wanted > half ? wanted : half, b->grid);
+    int64_t wanted = (units + 7) / 8, floor = (b->grid + 3) / 4;
+    return least(wanted > floor ? wanted : floor, b->grid);
 }
 
 static afdep_status_t launch_dispatch(afdep_ll_cuda_t *b, afdep_ll_cuda_plane_t *p, int parts, int64_t distance,
@@ -94,7 +87,6 @@ static afdep_status_t launch_dispatch(afdep_ll_cuda_t *b, afdep_ll_cuda_plane_t 
     d->parts = parts;
     d->distance = (int32_t)distance;
     int64_t lines = (int64_t)b->params.ranks * d->tokens * d->s.lines;
-    d->s.lines_at_once = lines_at_once(b, lines);
     cudaError_t error = afdep_ll_launch_dispatch(&b->params, d, grid_for(b, lines), stream);
     return error == cudaSuccess ? AFDEP_OK : failed(b, error, "ll_dispatch");
 }
