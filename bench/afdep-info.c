@@ -21,7 +21,7 @@
 #include "bench/lib/scenario.h"
 #include "bench/lib/why.h"
 #include "core/config.h"
-#include "low_latency/ll.h"
+#include "low_latency/ll_backend.h"
 
 typedef struct afdep_info {
     afdep_common_t common;

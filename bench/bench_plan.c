@@ -142,8 +142,6 @@ static int refuse_foreign(const afdep_bench_plan_t *plan, const bench_words_t *w
     for (size_t i = 0; !plan->api && i < sizeof(ll) / sizeof(ll[0]); i++)
         if (ll[i].given)
             return afdep_why(why, why_size, "--%s: is of --api low-latency", ll[i].name);
-    if (plan->api && plan->common.backend == 1)
-        return afdep_why(why, why_size, "--backend: cuda: the low-latency API is built for host only");
     return 0;
 }
 

@@ -16,7 +16,9 @@
 #include "bench/ll_bench_output.h"
 #include "low_latency/ll_mode.h"
 #include "validate/ll_exchanger.h"
+#include "validate/staged.h"
 
+#define REPLAYS 20         /* CUDA: of a recording, to a sample of the pair */
 #define CHECKED 2          /* exchanges before the timed ones, and after them */
 #define TIMED_EXCHANGE 1000 /* payloads of the timed exchanges; the checked ones use others */
 
@@ -41,8 +43,8 @@ static afdep_status_t ll_error(afdep_bench_path_t *path)
     return path ? afdep_ll_buffer_error((afdep_ll_buffer_t *)(void *)path) : AFDEP_OK;
 }
 
-static const afdep_bench_path_ops_t ll_ops = { .name = "low-latency buffer", .counters = ll_counters, .error = ll_error,
-                                               .why = afdep_last_error };
+#define LL_OPS(sentence) { .name = "low-latency buffer", .counters = ll_counters, .error = ll_error, .why = sentence }
+static const afdep_bench_path_ops_t ll_ops = LL_OPS(afdep_last_error), ll_gpu_ops = LL_OPS(afdep_staged_why);
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
@@ -65,6 +67,7 @@ static afdep_ll_config_t config_of(const afdep_bench_plan_t *plan)
     c.ranks_per_domain = s->ranks_per_domain;
     c.timeout_ms = plan->common.timeout_ms;
     c.fabric = plan->common.fabric;
+    c.backend = plan->common.backend ? "cuda" : "host";
     return c;
 }
 
@@ -101,6 +104,8 @@ static const char *fabric_of(const ll_rank_t *r)
         return r->base.plan->common.fabric;
     if (environment && environment[0])
         return environment;
+    if (r->base.plan->common.backend)
+        return "peer";
     return afdep_align_one_host(r->base.align) ? "shm" : "mpi";
 }
 
@@ -111,7 +116,7 @@ static int open_rank(ll_rank_t *r, const afdep_bench_plan_t *plan, afdep_world_t
     memset(r, 0, sizeof(*r));
     r->base.plan = plan;
     r->base.world = world;
-    r->base.ops = &ll_ops;
+    r->base.ops = plan->common.backend ? &ll_gpu_ops : &ll_ops;
     r->base.align = afdep_align_open(world, plan->align, why, sizeof(why));
     if (!r->base.align)
         afdep_bench_fatal(&r->base, "open", why);
@@ -120,6 +125,8 @@ static int open_rank(ll_rank_t *r, const afdep_bench_plan_t *plan, afdep_world_t
                                               s->num_experts, s->seed) != 0 ||
         afdep_ll_exchanger_routing(&r->x, &s->routing) != 0)
         afdep_bench_fatal(&r->base, "open", "no memory for the tensors of the largest token count");
+    if (plan->common.backend && afdep_ll_exchanger_stage(&r->x) != 0)
+        afdep_bench_fatal(&r->base, "open", afdep_staged_why());
     afdep_ll_config_t config = config_of(plan);
     config.fabric = fabric_of(r);
     if (afdep_ll_buffer_open(&world->group, &config, &r->buffer) == AFDEP_OK) {
@@ -178,6 +185,7 @@ static int64_t now_ns(void)
 
 typedef struct timed {
     afdep_reservoir_t dispatch, combine, pair;
+    afdep_reservoir_t dispatch_kernel, combine_kernel; /* CUDA */
 } timed_t;
 
 static void dispatch(ll_rank_t *r)
@@ -215,6 +223,39 @@ static void iterate(ll_rank_t *r, timed_t *t)
     took = now_ns() - start;
     if (t)
         afdep_reservoir_add(&t->pair, start, took);
+}
+
+/* CUDA: recordings of ten exchanges. A sample of a half is that of one exchange, between events before and behind its call,
+   and in another recording between kernels that read the GPU's clock; the first of a recording, in which ranks still wait
+   for each other's start, is left out. A sample of the pair is the mean of replays with nothing in between. */
+static void replay(ll_rank_t *r, timed_t *t)
+{
+    double halves[4][AFDEP_LL_STAGED_PAIRS];
+    afdep_ll_staged_times_t times = { .dispatch = halves[0], .combine = halves[1],
+                                      .dispatch_kernel = halves[2], .combine_kernel = halves[3] };
+    afdep_bench_align(&r->base, 1);
+    int64_t start = now_ns();
+    afdep_bench_must(&r->base, afdep_ll_staged_replay(r->x.staged, r->buffer, REPLAYS, &times), "replay");
+    if (!t)
+        return;
+    afdep_reservoir_t *kept[] = { &t->dispatch, &t->combine, &t->dispatch_kernel, &t->combine_kernel };
+    for (int i = 1; i < times.pairs; i++)
+        for (int k = 0; k < 4; k++)
+            afdep_reservoir_add(kept[k], start, (int64_t)(halves[k][i] * 1000));
+    afdep_reservoir_add(&t->pair, start, (int64_t)(times.pair * 1000));
+}
+
+/* One exchange fills the twins; then it is recorded. */
+static void warm_up_gpu(ll_rank_t *r)
+{
+    afdep_ll_plan_t plan = exchange_of(r, TIMED_EXCHANGE);
+    afdep_bench_align(&r->base, AFDEP_BENCH_CHECK_PATIENCE);
+    if (afdep_ll_exchange(&r->x, &plan, r->buffer) != AFDEP_OK)
+        afdep_bench_fatal(&r->base, "exchange", r->x.why);
+    afdep_bench_align(&r->base, AFDEP_BENCH_CHECK_PATIENCE);
+    afdep_bench_must(&r->base, afdep_ll_staged_record(r->x.staged, r->buffer, AFDEP_LL_STAGED_PAIRS), "recording");
+    for (int i = 0; i < 3; i++)
+        replay(r, NULL);
 }
 
 /* The experts' rows are written once, into both of the buffers that zero copy alternates between. */
@@ -315,23 +356,34 @@ static void measure(ll_rank_t *r, timed_t *t, afdep_ll_cell_t *cell)
 {
     uint64_t seed = r->base.plan->scenario.seed;
     double unused;
-    warm_up(r);
+    void (*run)(ll_rank_t *, timed_t *) = r->x.staged ? replay : iterate;
+    if (r->x.staged)
+        warm_up_gpu(r);
+    else
+        warm_up(r);
     afdep_reservoir_init(&t->dispatch, seed);
     afdep_reservoir_init(&t->combine, seed);
     afdep_reservoir_init(&t->pair, seed);
+    afdep_reservoir_init(&t->dispatch_kernel, seed);
+    afdep_reservoir_init(&t->combine_kernel, seed);
     sent_t before = count(r);
     int64_t begin = now_ns(), next;
     while ((next = afdep_bench_next_round(&r->base, cell->iterations, now_ns() - begin)) > 0) {
         for (int64_t i = 0; i < next; i++)
-            iterate(r, t);
+            run(r, t);
         cell->iterations += next;
     }
     sent_t after = count(r);
-    set_counts(r, &before, &after, 2.0 * (double)cell->iterations, cell);
+    double each = r->x.staged ? (2 + REPLAYS) * AFDEP_LL_STAGED_PAIRS : 2; /* exchanges of an iteration */
+    set_counts(r, &before, &after, each * (double)cell->iterations, cell);
     set_bytes(r, cell);
     summarize(r, &t->dispatch, &cell->dispatch, &unused);
     summarize(r, &t->combine, &cell->combine, &unused);
     summarize(r, &t->pair, &cell->pair, &cell->skew_us);
+    if (r->x.staged) {
+        summarize(r, &t->dispatch_kernel, &cell->dispatch_kernel, &unused);
+        summarize(r, &t->combine_kernel, &cell->combine_kernel, &unused);
+    }
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
@@ -372,6 +424,8 @@ static int64_t run_cell(ll_rank_t *r, timed_t *t, int tokens)
     free(cell.dispatch.samples_us);
     free(cell.combine.samples_us);
     free(cell.pair.samples_us);
+    free(cell.dispatch_kernel.samples_us);
+    free(cell.combine_kernel.samples_us);
     return cell.mismatches;
 }
 
@@ -385,7 +439,7 @@ static int begin_output(ll_rank_t *r)
         refused = json && afdep_record_probe(json, why, sizeof(why)) != 0;
         if (refused)
             fprintf(stderr, "afdep-bench: --json: %s\n", why);
-        r->memcpy_gbs = refused ? 0 : afdep_bench_memcpy_rate();
+        r->memcpy_gbs = refused || r->x.staged ? 0 : afdep_bench_memcpy_rate();
         if (!refused)
             afdep_ll_bench_print_header(&r->base, fabric_of(r), r->memcpy_gbs);
         if (json && !refused && !(r->record = afdep_ll_bench_record_begin(&r->base, fabric_of(r))))

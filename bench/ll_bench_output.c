@@ -15,6 +15,11 @@
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
+static const char *backend_of(const afdep_bench_plan_t *plan)
+{
+    return plan->common.backend ? "cuda" : "host";
+}
+
 void afdep_ll_bench_print_header(const afdep_bench_rank_t *rank, const char *fabric, double memcpy_gbs)
 {
     const afdep_bench_plan_t *plan = rank->plan;
@@ -24,17 +29,23 @@ void afdep_ll_bench_print_header(const afdep_bench_rank_t *rank, const char *fab
     printf("# low-latency API: %d ranks as %s, %d experts, top-%d, hidden %d, seed %llu\n", plan->ranks,
            rank->world->threads ? "threads of one process" : "processes", s->num_experts, s->top_k, s->hidden,
            (unsigned long long)s->seed);
-    printf("# format %s, profile %s, zero copy %s, backend host, fabric %s\n",
+    printf("# format %s, profile %s, zero copy %s, backend %s, fabric %s\n",
            afdep_ll_format_name((afdep_ll_format_t)plan->ll_format),
-           afdep_ll_profile_name((afdep_ll_profile_t)plan->ll_profile), plan->ll_zero_copy ? "on" : "off", fabric);
-    printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
-    printf("# sample: the longest of any rank; dispatch and combine start aligned, the pair is one after the other\n"
-           "# MB: logical, of one rank: its tokens' choices times a row's codes and scales, or its BF16 elements\n"
+           afdep_ll_profile_name((afdep_ll_profile_t)plan->ll_profile), plan->ll_zero_copy ? "on" : "off",
+           backend_of(plan), fabric);
+    if (memcpy_gbs > 0)
+        printf("# memcpy: %.1f GB/s copied by one thread\n", memcpy_gbs);
+    printf("# sample: the longest of any rank; %s\n", plan->common.backend
+               ? "recorded: dispatch and combine between events around each (kernel: between two\n#   kernels that read "
+                 "the GPU's clock), the pair a mean of many with nothing in between"
+               : "dispatch and combine start aligned, the pair is one after the other");
+    printf("# MB: logical, of one rank: its tokens' choices times a row's codes and scales, or its BF16 elements\n"
            "# GB/s: MB / median; all ranks: the pair's MB of all ranks / its median, and that as a share of memcpy\n");
-    printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "tokens", "dispatch", "p99", "logical",
-           "rate", "combine", "p99", "logical", "rate", "pair", "p99", "all ranks", "copy", "check");
-    printf("#%7s %10s %10s %9s %9s %10s %10s %9s %9s %10s %10s %9s %8s %8s\n", "", "median us", "us", "MB", "GB/s",
-           "median us", "us", "MB", "GB/s", "median us", "us", "GB/s", "%memcpy", "");
+    printf("#%7s %10s %10s %8s %9s %9s %10s %10s %8s %9s %9s %10s %10s %9s %8s %8s\n", "tokens", "dispatch", "p99",
+           "kernel", "logical", "rate", "combine", "p99", "kernel", "logical", "rate", "pair", "p99", "all ranks", "copy",
+           "check");
+    printf("#%7s %10s %10s %8s %9s %9s %10s %10s %8s %9s %9s %10s %10s %9s %8s %8s\n", "", "median us", "us", "us", "MB",
+           "GB/s", "median us", "us", "us", "MB", "GB/s", "median us", "us", "GB/s", "%memcpy", "");
     fflush(stdout);
 }
 
@@ -43,19 +54,27 @@ static double rate(double bytes, double us)
     return us > 0 ? bytes / us / 1e3 : 0;
 }
 
-static void print_timing(const afdep_ll_timing_t *t)
+static void print_timing(const afdep_ll_timing_t *t, const afdep_ll_timing_t *kernel)
 {
-    printf(" %10.2f %10.2f %9.3f %9.3f", t->us.median, t->us.p99, t->bytes / 1e6, rate(t->bytes, t->us.median));
+    printf(" %10.2f %10.2f", t->us.median, t->us.p99);
+    if (kernel->samples > 0)
+        printf(" %8.2f", kernel->us.median);
+    else
+        printf(" %8s", "-");
+    printf(" %9.3f %9.3f", t->bytes / 1e6, rate(t->bytes, t->us.median));
 }
 
 void afdep_ll_bench_print_cell(const afdep_ll_cell_t *cell, int ranks, double memcpy_gbs)
 {
     double all = rate(cell->pair.bytes * ranks, cell->pair.us.median);
     printf("%8d", cell->tokens);
-    print_timing(&cell->dispatch);
-    print_timing(&cell->combine);
-    printf(" %10.2f %10.2f %9.3f %8.1f", cell->pair.us.median, cell->pair.us.p99, all,
-           memcpy_gbs > 0 ? 100 * all / memcpy_gbs : 0.0);
+    print_timing(&cell->dispatch, &cell->dispatch_kernel);
+    print_timing(&cell->combine, &cell->combine_kernel);
+    printf(" %10.2f %10.2f %9.3f", cell->pair.us.median, cell->pair.us.p99, all);
+    if (memcpy_gbs > 0)
+        printf(" %8.1f", 100 * all / memcpy_gbs);
+    else
+        printf(" %8s", "-");
     if (!cell->checked)
         printf(" %8s\n", "-");
     else if (cell->mismatches == 0)
@@ -73,8 +92,9 @@ cJSON *afdep_ll_bench_record_begin(const afdep_bench_rank_t *rank, const char *f
     const afdep_arm_t arm = { .name = afdep_ll_format_name((afdep_ll_format_t)plan->ll_format),
                               .protocol = "low-latency",
                               .dtype = "bf16",
-                              .backend = "host",
+                              .backend = backend_of(plan),
                               .fabric = fabric,
+                              .graph = plan->common.backend != 0,
                               .pinned = plan->pin,
                               .domains = "declared" };
     cJSON *record = afdep_record_begin("afdep-benchmark/1", plan->argc, plan->argv, &plan->scenario, &arm, plan->ranks,
@@ -110,9 +130,13 @@ static int add_samples(cJSON *object, const afdep_ll_timing_t *t)
 }
 
 /* A half: its times, its logical bytes and their rate. */
-static int add_half(cJSON *cell, const char *name, const afdep_ll_timing_t *t)
+static int add_half(cJSON *cell, const char *name, const afdep_ll_timing_t *t, const afdep_ll_timing_t *kernel)
 {
     cJSON *half = cJSON_AddObjectToObject(cell, name);
+    if (half && kernel->samples > 0 &&
+        !(add(half, "kernel_min_us", kernel->us.min) && add(half, "kernel_median_us", kernel->us.median) &&
+          add(half, "kernel_mean_us", kernel->us.mean) && add(half, "kernel_p99_us", kernel->us.p99)))
+        return 0;
     return add_summary(half, t) && add(half, "logical_bytes", t->bytes) &&
            add(half, "gb_per_s", rate(t->bytes, t->us.median)) && add_samples(half, t);
 }
@@ -130,8 +154,8 @@ int afdep_ll_bench_record_add(cJSON *record, const afdep_ll_cell_t *cell)
     cJSON *object = cJSON_CreateObject();
     int done = object && add(object, "tokens", cell->tokens) && add(object, "iterations", (double)cell->iterations) &&
                add_summary(object, &cell->pair) && add(object, "skew_us", cell->skew_us) &&
-               add_samples(object, &cell->pair) && add_half(object, "dispatch", &cell->dispatch) &&
-               add_half(object, "combine", &cell->combine) && add(object, "bytes_per_exchange", cell->put_bytes) &&
+               add_samples(object, &cell->pair) && add_half(object, "dispatch", &cell->dispatch, &cell->dispatch_kernel) &&
+               add_half(object, "combine", &cell->combine, &cell->combine_kernel) && add(object, "bytes_per_exchange", cell->put_bytes) &&
                add_signals(object, cell) && add(object, "puts_per_exchange", cell->puts);
     if (done) /* unchecked is not the same as right */
         done = cell->checked ? add(object, "mismatches", (double)cell->mismatches)

@@ -19,6 +19,7 @@ typedef struct afdep_ll_cell {
     int tokens;
     int64_t iterations;
     afdep_ll_timing_t dispatch, combine, pair;
+    afdep_ll_timing_t dispatch_kernel, combine_kernel; /* of a GPU's own clock: no samples on the host backend */
     double skew_us;
     double puts, put_bytes, count_words, combines; /* sent per exchange by the rank that sent most bytes */
     int64_t mismatches;

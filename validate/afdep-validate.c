@@ -38,9 +38,11 @@ static const afdep_case_t *const suites[][AFDEP_SUITES] = {
       afdep_cases_ll_explore },
 };
 #ifdef AFDEP_HAVE_CUDA
-static const afdep_case_t *const device_suites[AFDEP_SUITES] = { afdep_cases_quick, afdep_cases_device_full,
-                                                                 afdep_cases_device_faults, NULL, NULL,
-                                                                 afdep_cases_graph };
+static const afdep_case_t *const device_suites[][AFDEP_SUITES] = {
+    { afdep_cases_quick, afdep_cases_device_full, afdep_cases_device_faults, NULL, NULL, afdep_cases_graph },
+    { afdep_cases_ll_quick, afdep_cases_ll_full, afdep_cases_ll_device_faults, NULL, NULL,
+      afdep_cases_ll_device_graph },
+};
 #endif
 
 typedef struct plan {
@@ -118,7 +120,7 @@ static const afdep_case_t *cases_of(const plan_t *plan)
 {
 #ifdef AFDEP_HAVE_CUDA
     if (plan->common.backend)
-        return device_suites[plan->suite];
+        return device_suites[plan->api][plan->suite];
 #endif
     return suites[plan->api][plan->suite];
 }
@@ -332,13 +334,9 @@ static int parse(plan_t *plan, int argc, char **argv, int print, char *why, size
         return -1;
     }
 #endif
-    if (plan->api && plan->common.backend == 1) {
-        snprintf(why, why_size, "--backend: cuda: the low-latency API is built for host only");
-        return -1;
-    }
     if (!cases_of(plan)) {
-        snprintf(why, why_size, plan->api ? "--suite: %s: the low-latency API is not recorded"
-                                          : "--suite: %s runs on the sim fabric, not with --backend cuda",
+        snprintf(why, why_size, plan->suite == AFDEP_SUITE_GRAPH ? "--suite: %s: is of the role API"
+                                                                 : "--suite: %s runs on the sim fabric, not with --backend cuda",
                  suite_names[plan->suite]);
         return -1;
     }

@@ -69,6 +69,8 @@ extern const afdep_case_t afdep_cases_ll_explore[];
 /* Those of the CUDA backend, where it is built: what its kernels can meet, and how long. */
 extern const afdep_case_t afdep_cases_device_faults[];
 extern const afdep_case_t afdep_cases_device_full[];
+extern const afdep_case_t afdep_cases_ll_device_faults[];
+extern const afdep_case_t afdep_cases_ll_device_graph[];
 
 /* Fails or skips a case; the first failure stays. */
 __attribute__((format(printf, 3, 4))) void afdep_outcome_set(afdep_outcome_t *outcome, afdep_verdict_t verdict,

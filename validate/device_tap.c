@@ -57,37 +57,43 @@ static int is_direct(const afdep_tap_t *tap)
     return tap->shape.protocol == AFDEP_PROTOCOL_DIRECT;
 }
 
-/* The area of few tokens, which stands behind the planes. */
-static int connect_few(afdep_tap_t *tap)
+/* The area of few tokens, which stands behind the planes: `bytes` of them, then of both. */
+static int connect_few(afdep_tap_t *tap, uint64_t *bytes)
 {
     const afdep_shape_t *s = &tap->shape;
     if (!s->sparse_dispatch || !s->sparse_combine)
         return 0;
-    if (afdep_few_layout_init(&tap->few, s, tap->ffn, (tap->bytes + AFDEP_LINE_BYTES - 1) / AFDEP_LINE_BYTES * AFDEP_LINE_BYTES) != 0)
+    uint64_t from = (*bytes + AFDEP_LINE_BYTES - 1) / AFDEP_LINE_BYTES * AFDEP_LINE_BYTES;
+    if (afdep_few_layout_init(&tap->few, s, tap->ffn, from) != 0)
         return -1;
-    tap->bytes = tap->few.bytes;
+    *bytes = tap->few.bytes;
     return 0;
 }
 
 int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig)
 {
     afdep_settings_t settings;
-    tap->fabric = opened;
     tap->ffn = rig->v->world->rank < rig->scenario.ffn_ranks;
-    if (!tap->fabric ||
-        afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
+    if (!opened || afdep_settings_resolve(&rig->config, afdep_scenario_ranks(&rig->scenario), &settings) != AFDEP_OK)
         return -1;
     tap->shape = settings.shape;
     tap->layout = settings.layout;
-    tap->bytes = tap->ffn ? tap->layout.ffn_bytes : tap->layout.attention_bytes;
+    uint64_t bytes = tap->ffn ? tap->layout.ffn_bytes : tap->layout.attention_bytes;
     if (is_direct(tap)) {
         if (afdep_device_layout_init(&tap->direct, &settings.shape, tap->ffn) != 0)
             return -1;
-        tap->bytes = tap->direct.bytes;
-    } else if (connect_few(tap) != 0) {
+        bytes = tap->direct.bytes;
+    } else if (connect_few(tap, &bytes) != 0) {
         return -1;
     }
-    tap->image = calloc(1, tap->bytes);
+    return afdep_tap_connect_segment(tap, bytes);
+}
+
+int afdep_tap_connect_segment(afdep_tap_t *tap, uint64_t bytes)
+{
+    tap->fabric = opened;
+    tap->bytes = bytes;
+    tap->image = opened ? calloc(1, bytes) : NULL;
     return tap->image ? 0 : -1;
 }
 
@@ -255,6 +261,11 @@ int afdep_tap_put_back(afdep_tap_t *tap, afdep_tap_word_t word, uint64_t exchang
         return put_back(tap, plane + l->ffn.domain_inbox, plane + l->ffn.count_words);
     return word == AFDEP_TAP_REPLY ? put_back(tap, plane + l->ffn.partials, plane + l->ffn.bytes)
                                    : put_back(tap, plane + l->ffn.inbox, plane + l->ffn.partials);
+}
+
+int afdep_tap_put_back_range(afdep_tap_t *tap, uint64_t from, uint64_t bytes)
+{
+    return put_back(tap, from, from + bytes);
 }
 
 uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at)

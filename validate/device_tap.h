@@ -59,6 +59,9 @@ int afdep_tap_init(afdep_tap_t *tap, const char *fabric);
 int afdep_tap_connect(afdep_tap_t *tap, const afdep_rig_t *rig);
 void afdep_tap_disconnect(afdep_tap_t *tap);
 
+/* The same around a segment of that size, of which nothing else is known. */
+int afdep_tap_connect_segment(afdep_tap_t *tap, uint64_t bytes);
+
 /* Whether a word is of a line; whether another rank of the domain sends it, in its own call. */
 int afdep_tap_of_few(afdep_tap_word_t word);
 int afdep_tap_of_domain(afdep_tap_word_t word);
@@ -70,6 +73,7 @@ uint64_t afdep_tap_place(const afdep_tap_t *tap, afdep_tap_word_t word, uint64_t
    but the words), so that those that came since were never sent. */
 int afdep_tap_take(afdep_tap_t *tap);
 int afdep_tap_put_back(afdep_tap_t *tap, afdep_tap_word_t word, uint64_t exchange);
+int afdep_tap_put_back_range(afdep_tap_t *tap, uint64_t from, uint64_t bytes);
 
 uint64_t afdep_tap_taken(const afdep_tap_t *tap, uint64_t at); /* a word of what was kept */
 

@@ -7,7 +7,7 @@
 
 #include "validate/convert.h"
 
-/* ---- Codes --------------------------------------------------------------------------------------------------- */
+/* ---- Codes ------------------------------------------------------------------------------------------------------- */
 
 /* Sign, exponent and mantissa as any small format has them: denormals at exponent 0. */
 static double value_of(unsigned code, int exponent_bits, int mantissa_bits, int bias)
@@ -92,7 +92,7 @@ int8_t afdep_ll_convert_to_int8(double value)
     return (int8_t)below;
 }
 
-/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
 /* Elements under one scale; 0: there is none. */
 static size_t block_of(afdep_ll_format_t format, size_t n)

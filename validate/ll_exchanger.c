@@ -10,11 +10,12 @@
 
 #include "validate/convert.h"
 #include "validate/ll_convert.h"
+#include "validate/staged.h"
 
 #define POISON 0xA5
 #define STATISTICS 7 /* what the cumulative counts start from */
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static size_t rows_of(const afdep_ll_exchanger_t *x, int max_tokens)
 {
@@ -107,8 +108,16 @@ int afdep_ll_exchanger_routing(afdep_ll_exchanger_t *x, const afdep_routing_t *r
     return allocate_routes(x);
 }
 
+int afdep_ll_exchanger_stage(afdep_ll_exchanger_t *x)
+{
+    x->staged = afdep_ll_staged_create(x->most.attention_ranks, x->rank, x->max_tokens, x->most.hidden, x->most.top_k,
+                                       x->most.num_experts);
+    return x->staged ? 0 : -1;
+}
+
 void afdep_ll_exchanger_free(afdep_ll_exchanger_t *x)
 {
+    afdep_ll_staged_destroy(x->staged);
     free_routes(x);
     free(x->ids);
     free(x->recv_x);
@@ -140,7 +149,7 @@ afdep_ll_config_t afdep_ll_exchanger_config(const afdep_ll_exchanger_t *x)
     return c;
 }
 
-/* ---- What is sent -------------------------------------------------------------------------------------------- */
+/* ---- What is sent ------------------------------------------------------------------------------------------------ */
 
 /* Three tokens of four have no very large element, under whose scale all others would vanish. */
 static void temper(uint16_t *row, int hidden, int token)
@@ -247,7 +256,7 @@ void afdep_ll_prepare_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *p
     x->dispatch = d;
 }
 
-/* ---- Judging a dispatch -------------------------------------------------------------------------------------- */
+/* ---- Judging a dispatch ------------------------------------------------------------------------------------------ */
 
 static afdep_status_t wrong(afdep_ll_exchanger_t *x, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static afdep_status_t wrong(afdep_ll_exchanger_t *x, const char *format, ...)
@@ -329,7 +338,7 @@ afdep_status_t afdep_ll_judge_dispatch(afdep_ll_exchanger_t *x, const afdep_ll_p
     return status == AFDEP_OK ? check_counts(x, plan) : status;
 }
 
-/* ---- The experts, and judging a combine ---------------------------------------------------------------------- */
+/* ---- The experts, and judging a combine -------------------------------------------------------------------------- */
 
 /* What expert `expert` makes of a row. */
 static void apply_expert(uint16_t *out, const float *values, size_t n, int expert)
@@ -346,7 +355,7 @@ void afdep_ll_prepare_combine(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *pl
     size_t scales = afdep_ll_convert_scale_bytes(plan->format, hidden), rows = rows_of(x, most_tokens(x, plan));
     void *to = x->experts_out;
     afdep_ll_combine_t c = AFDEP_LL_COMBINE_INIT;
-    if (plan->zero_copy && afdep_ll_next_combine_buffer(buffer, &x->dispatch.handle, &to) != AFDEP_OK)
+    if (plan->zero_copy && !x->staged && afdep_ll_next_combine_buffer(buffer, &x->dispatch.handle, &to) != AFDEP_OK)
         to = x->experts_out; /* the combine will say what is wrong */
     for (int e = 0; e < local_of(x); e++)
         for (int64_t i = 0; i < x->recv_count[e]; i++) {
@@ -404,12 +413,13 @@ afdep_status_t afdep_ll_judge_combine(afdep_ll_exchanger_t *x, const afdep_ll_pl
     return AFDEP_OK;
 }
 
-/* ---- The calls ----------------------------------------------------------------------------------------------- */
+/* ---- The calls --------------------------------------------------------------------------------------------------- */
 
 static afdep_status_t said(afdep_ll_exchanger_t *x, afdep_status_t status, const char *call)
 {
     if (status != AFDEP_OK)
-        snprintf(x->why, sizeof(x->why), "%s: %s: %s", call, afdep_status_string(status), afdep_last_error());
+        snprintf(x->why, sizeof(x->why), "%s: %s: %s", call, afdep_status_string(status),
+                 x->staged ? afdep_staged_why() : afdep_last_error());
     return status;
 }
 
@@ -432,26 +442,36 @@ static afdep_status_t complete(afdep_ll_buffer_t *buffer, afdep_ll_completion_t 
 afdep_status_t afdep_ll_begin_first(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_ll_prepare_dispatch(x, plan);
-    return said(x, afdep_ll_dispatch(buffer, &x->dispatch), "dispatch");
+    return said(x,
+                x->staged ? afdep_ll_staged_dispatch(x->staged, buffer, &x->dispatch)
+                          : afdep_ll_dispatch(buffer, &x->dispatch),
+                "dispatch");
 }
 
 afdep_status_t afdep_ll_finish_first(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_status_t status =
         said(x, complete(buffer, plan->dispatch, &x->dispatch.hook, &x->dispatch.event), "dispatch's receive");
+    if (status == AFDEP_OK && x->staged)
+        status = said(x, afdep_ll_staged_received(x->staged, buffer, &x->dispatch), "dispatch's receive");
     return status == AFDEP_OK ? afdep_ll_judge_dispatch(x, plan) : status;
 }
 
 afdep_status_t afdep_ll_begin_second(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_ll_prepare_combine(x, plan, buffer);
-    return said(x, afdep_ll_combine(buffer, &x->combine), "combine");
+    return said(x,
+                x->staged ? afdep_ll_staged_combine(x->staged, buffer, &x->combine)
+                          : afdep_ll_combine(buffer, &x->combine),
+                "combine");
 }
 
 afdep_status_t afdep_ll_finish_second(afdep_ll_exchanger_t *x, const afdep_ll_plan_t *plan, afdep_ll_buffer_t *buffer)
 {
     afdep_status_t status =
         said(x, complete(buffer, plan->combine, &x->combine.hook, &x->combine.event), "combine's receive");
+    if (status == AFDEP_OK && x->staged)
+        status = said(x, afdep_ll_staged_summed(x->staged, buffer, &x->combine, x->out), "combine's receive");
     return status == AFDEP_OK ? afdep_ll_judge_combine(x, plan) : status;
 }
 

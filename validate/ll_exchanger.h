@@ -8,6 +8,7 @@
 
 #include <afdep/low_latency.h>
 
+#include "validate/ll_staged.h"
 #include "validate/workload.h"
 
 /* How a half completes. */
@@ -48,12 +49,15 @@ typedef struct afdep_ll_exchanger {
     uint16_t *row;
     afdep_ll_dispatch_t dispatch;
     afdep_ll_combine_t combine;
+    afdep_ll_staged_t *staged; /* on the CUDA backend: the tensors' twins; NULL on the host backend */
     char why[512];
 } afdep_ll_exchanger_t;
 
-/* The largest exchange of `ranks` ranks; -1 without memory. */
+/* The largest exchange of `ranks` ranks; -1 without memory. With afdep_ll_exchanger_stage() the exchanges are
+   those of a CUDA buffer; -1 with the sentence of afdep_staged_why(). */
 int afdep_ll_exchanger_init(afdep_ll_exchanger_t *x, int ranks, int rank, int max_tokens, int hidden, int top_k,
                             int experts, uint64_t seed);
+int afdep_ll_exchanger_stage(afdep_ll_exchanger_t *x);
 void afdep_ll_exchanger_free(afdep_ll_exchanger_t *x);
 
 /* Which experts later plans' tokens choose (default: uniformly). Before any exchange. -1 without memory. */

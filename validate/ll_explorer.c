@@ -21,7 +21,7 @@ typedef struct call {
 } call_t;
 
 typedef struct explored_rank {
-    afdep_ll_buffer_t *buffer;
+    afdep_ll_rank_t *buffer;
     afdep_ll_exchanger_t x[AFDEP_LL_PLANES];
     int done;      /* calls */
     int under_way; /* a call has begun */
@@ -51,7 +51,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static afdep_status_t make_rank(afdep_ll_explorer_t *e, int rank, uint64_t seed)
 {
@@ -113,7 +113,7 @@ void afdep_ll_explorer_destroy(afdep_ll_explorer_t *e)
     free(e);
 }
 
-/* ---- A schedule's program ------------------------------------------------------------------------------------ */
+/* ---- A schedule's program ---------------------------------------------------------------------------------------- */
 
 /* Whether exchange `n`, whose next part is `next[n]`, may make it: combines in order, and two exchanges at most. */
 static int may_go(const int *next, int n)
@@ -157,7 +157,7 @@ static void make_plans(afdep_ll_explorer_t *e, uint64_t seed)
     make_calls(e);
 }
 
-/* ---- Moving -------------------------------------------------------------------------------------------------- */
+/* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
 static afdep_status_t begin_call(afdep_ll_explorer_t *e, explored_rank_t *r)
 {
@@ -174,7 +174,7 @@ static afdep_status_t begin_call(afdep_ll_explorer_t *e, explored_rank_t *r)
         afdep_ll_begin_receive(r->buffer, afdep_ll_plane_of(r->buffer, exchange));
         return AFDEP_OK;
     case RETURN:
-        afdep_ll_prepare_combine(x, &e->plans[c.exchange], r->buffer);
+        afdep_ll_prepare_combine(x, &e->plans[c.exchange], NULL); /* no plan of these has zero copy */
         return afdep_ll_start_combine(r->buffer, &x->combine);
     default:
         afdep_ll_begin_reduce(r->buffer, afdep_ll_plane_of(r->buffer, exchange));
@@ -193,14 +193,14 @@ static afdep_status_t end_call(afdep_ll_explorer_t *e, explored_rank_t *r, char 
         afdep_ll_end_dispatch(r->buffer, &x->dispatch);
         break;
     case RECEIVE:
-        afdep_ll_end_receive(r->buffer->plane);
+        afdep_ll_end_receive(r->buffer, r->buffer->plane);
         status = afdep_ll_judge_dispatch(x, &e->plans[c.exchange]);
         break;
     case RETURN:
         afdep_ll_end_combine(r->buffer, &x->combine);
         break;
     default:
-        afdep_ll_end_reduce(r->buffer->plane);
+        afdep_ll_end_reduce(r->buffer, r->buffer->plane);
         status = afdep_ll_judge_combine(x, &e->plans[c.exchange]);
     }
     if (status != AFDEP_OK)

@@ -15,6 +15,11 @@ static int experts_of(const afdep_ll_rig_plan_t *p, int ranks)
     return experts ? experts : ranks;
 }
 
+static int on_gpu(const afdep_validation_t *v)
+{
+    return v->backend && strcmp(v->backend, "cuda") == 0;
+}
+
 static int make_tensors(afdep_ll_rig_t *rig, const afdep_ll_rig_plan_t *p)
 {
     int experts = experts_of(p, rig->ranks), top_k = either(p->top_k, 4);
@@ -25,7 +30,8 @@ static int make_tensors(afdep_ll_rig_t *rig, const afdep_ll_rig_plan_t *p)
                                          either(p->hidden, 256), top_k < experts ? top_k : experts, experts,
                                          rig->v->seed) != 0;
         rig->tensors += !failed;
-        failed = failed || afdep_ll_exchanger_routing(&rig->x[i], &p->routing) != 0;
+        failed = failed || afdep_ll_exchanger_routing(&rig->x[i], &p->routing) != 0 ||
+                 (on_gpu(rig->v) && afdep_ll_exchanger_stage(&rig->x[i]) != 0);
     }
     return failed;
 }
@@ -48,10 +54,12 @@ int afdep_ll_rig_open(const afdep_validation_t *v, const afdep_ll_rig_plan_t *p,
         afdep_outcome_set(outcome, AFDEP_FAILED, "no memory for tensors");
     rig->config = failed ? (afdep_ll_config_t)AFDEP_LL_CONFIG_INIT : afdep_ll_exchanger_config(&rig->x[0]);
     rig->config.profile = p->profile;
-    /* Across domains mpi has no memory to build in; profile a2 has rules of its own there, and wants variables. */
-    rig->config.ranks_per_domain = p->profile == AFDEP_LL_A2 ? 0 : v->scenario->ranks_per_domain;
+    /* Across domains mpi has no memory to build in; profile a2 has rules of its own there, and wants variables; on
+       GPUs all ranks are one domain. */
+    rig->config.ranks_per_domain = p->profile == AFDEP_LL_A2 || on_gpu(v) ? 0 : v->scenario->ranks_per_domain;
     rig->config.timeout_ms = v->timeout_ms;
     rig->config.fabric = v->fabric;
+    rig->config.backend = v->backend;
     rig->config.buffer_bytes = p->buffer_bytes;
     /* A rank without tensors has an illegal configuration, and so takes the others along. */
     if (afdep_ll_buffer_open(&v->world->group, &rig->config, &rig->buffer) == AFDEP_OK)

@@ -232,6 +232,7 @@ static void run_one_rank(const afdep_validation_t *v, const afdep_case_t *c, afd
         config.buffer_bytes = ((uint64_t)64 << 20) + (odd && i == 5);
         config.timeout_ms = v->timeout_ms;
         config.fabric = v->fabric;
+        config.backend = v->backend;
         afdep_status_t status = afdep_ll_buffer_open(&v->world->group, &config, &buffer);
         if (status == AFDEP_OK)
             (void)afdep_ll_buffer_close(buffer);
@@ -369,6 +370,9 @@ const afdep_case_t afdep_cases_ll_full[] = {
             .formats = ANY_HIDDEN, .tokens = 511, .rounds = 1) },
     { "hidden_7168_tokens_64", AFDEP_SUITE_FULL,
       PLAIN(.rig = { .max_tokens = 64, .hidden = 7168 }, .tokens = 64, .rounds = 1) },
+    /* More bytes than go in lines on a GPU, in the smallest format too. */
+    { "hidden_7168_tokens_160", AFDEP_SUITE_FULL,
+      PLAIN(.rig = { .max_tokens = 160, .hidden = 7168 }, .tokens = 160, .rounds = 1) },
     { "experts_512_top_16", AFDEP_SUITE_FULL,
       PLAIN(.rig = { .max_tokens = 32, .hidden = 128, .experts = 512, .top_k = 16 }, .tokens = 32, .rounds = 2) },
     { "soak", AFDEP_SUITE_FULL, run_soak, (const int[]){ 50, 200 }, 0, NULL },

@@ -46,6 +46,10 @@ typedef struct afdep_backend {
 afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name,
                                  const afdep_fabric_provider_t **fabric);
 
+/* core/buffer.c: the same for the backend of that name: host, or cuda, whose fabrics keep segments in device memory. */
+afdep_status_t afdep_find_fabric_for(const char *backend, const afdep_group_t *group, const char *name,
+                                     const afdep_fabric_provider_t **fabric);
+
 /* core/buffer.c: one peer's counters to a caller's struct. */
 afdep_status_t afdep_counters_give(const afdep_peer_counters_t *peer, afdep_counters_t *counters);
 

@@ -100,6 +100,17 @@ afdep_status_t afdep_find_fabric(const afdep_group_t *group, const char *name, c
     return afdep_fail(AFDEP_ERR_CONFIG, "fabric is \"%s\": shm or mpi is wanted", name);
 }
 
+afdep_status_t afdep_find_fabric_for(const char *backend, const afdep_group_t *group, const char *name,
+                                     const afdep_fabric_provider_t **fabric)
+{
+#ifdef AFDEP_HAVE_CUDA
+    if (strcmp(backend, afdep_backend_cuda.name) == 0)
+        return find_device_fabric(group, name, fabric);
+#endif
+    (void)backend;
+    return afdep_find_fabric(group, name, fabric);
+}
+
 static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *config, afdep_settings_t *settings,
                               const afdep_fabric_provider_t **fabric)
 {
@@ -113,11 +124,7 @@ static afdep_status_t resolve(const afdep_group_t *group, const afdep_config_t *
     if (afdep_nic_modelled(&settings->nic) && (!across || settings->shape.union_buffers))
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "AFDEP_NIC_...: a NIC is modelled by the CUDA backend across domains "
                           "only, and without united buffers");
-#ifdef AFDEP_HAVE_CUDA
-    if (strcmp(settings->backend, afdep_backend_cuda.name) == 0)
-        return find_device_fabric(group, settings->fabric, fabric);
-#endif
-    status = afdep_find_fabric(group, settings->fabric, fabric);
+    status = afdep_find_fabric_for(settings->backend, group, settings->fabric, fabric);
     if (status == AFDEP_OK && settings->shape.survive_sources && strcmp((*fabric)->name, "mpi") == 0)
         return afdep_fail(AFDEP_ERR_UNSUPPORTED, "survive_sources is 1: a death under MPI ends the whole job");
     return status;

@@ -334,7 +334,7 @@ static uint64_t now_ms(void)
 
 /* A rank says its farewell once its kernels are over, so that the last of them means that nobody writes any more: over GIN the
    farewell follows the last done witness on the same context. */
-static afdep_status_t part(afdep_cuda_t *c)
+afdep_status_t afdep_cuda_part(afdep_cuda_t *c)
 {
     const afdep_shape_t *s = c->shape;
     uint64_t *words = calloc((size_t)s->ranks, 2 * sizeof(*words)), deadline = now_ms() + (uint64_t)c->settings->timeout_ms;
@@ -363,8 +363,7 @@ static afdep_status_t part(afdep_cuda_t *c)
     return status;
 }
 
-/* Tells all peers what this rank found out on the host side. */
-static afdep_status_t give_up(afdep_cuda_t *c, afdep_status_t status, int culprit)
+afdep_status_t afdep_cuda_give_up(afdep_cuda_t *c, afdep_status_t status, int culprit)
 {
     (void)afdep_cuda_poison(c, status);
     (void)c->fabric->tell(c->fabric, afdep_failure_word(c->rank), afdep_word((uint32_t)-status, (uint32_t)(culprit + 1)));
@@ -376,16 +375,15 @@ static afdep_status_t cuda_close(void *state)
     afdep_cuda_t *c = state;
     afdep_status_t status = AFDEP_OK, found = AFDEP_OK;
     if (c->started != c->finished || c->counting)
-        status = give_up(c, afdep_fail(AFDEP_ERR_ORDER, "buffer_close: rank %d has exchange %llu unfinished", c->rank,
-                                       (unsigned long long)c->finished + 1),
-                         c->rank);
+        status = afdep_cuda_give_up(c, afdep_fail(AFDEP_ERR_ORDER, "buffer_close: rank %d has exchange %llu unfinished",
+                                                  c->rank, (unsigned long long)c->finished + 1), c->rank);
     cudaError_t error = cudaDeviceSynchronize(); /* also kernels of graphs, of which only the device knows */
     if (status == AFDEP_OK && error != cudaSuccess)
         status = afdep_cuda_poison(c, afdep_cuda_check(error, AFDEP_ERR_TRANSPORT, "buffer_close: waiting for kernels"));
     if (status == AFDEP_OK)
         found = afdep_cuda_look(c);
     if (status == AFDEP_OK && found == AFDEP_OK)
-        status = part(c);
+        status = afdep_cuda_part(c);
     c->fabric->close(c->fabric, status == AFDEP_OK && found == AFDEP_OK);
     destroy(c);
     return status;

@@ -24,6 +24,7 @@ typedef struct afdep_cuda {
     const afdep_shape_t *shape;
     afdep_device_fabric_t *fabric;
     int rank, ffn, device;
+    int low_latency; /* a rank of that API, see ll_rank.h */
     afdep_cuda_rank_t params;
     afdep_rail_t rail; /* across domains only */
     afdep_cuda_grids_t grids;
@@ -58,6 +59,10 @@ afdep_status_t afdep_cuda_collect(void *state, afdep_collect_t *collect, afdep_s
 
 /* load.c. As afdep_buffer_load(). */
 afdep_status_t afdep_cuda_read_load(const void *state, afdep_load_t *load);
+/* backend.c. A rank whose kernels are over says farewell and waits for the others'; and tells all peers what it found out on
+   the host side: `status`, whose sentence stands, about `culprit`. */
+afdep_status_t afdep_cuda_part(afdep_cuda_t *c);
+afdep_status_t afdep_cuda_give_up(afdep_cuda_t *c, afdep_status_t status, int culprit);
 
 /* errors.c. What kernels recorded: OK, or the fatal status that poisoned the buffer. */
 afdep_status_t afdep_cuda_look(afdep_cuda_t *c);

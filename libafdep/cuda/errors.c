@@ -10,7 +10,8 @@
 
 static const char *call_name(uint32_t call)
 {
-    static const char *const names[] = { "source_dispatch", "worker_receive", "worker_reply", "source_collect" };
+    static const char *const names[] = { "source_dispatch", "worker_receive", "worker_reply", "source_collect",
+                                         "ll_dispatch", "ll_combine" };
     return call < sizeof(names) / sizeof(names[0]) ? names[call] : "a call";
 }
 
@@ -19,7 +20,10 @@ static const char *word_name(uint32_t word)
     static const char *const names[] = { "the answer to an earlier exchange", "the route word", "the row word",
                                          "the position of a row",            "the combine word", "the failure word",
                                          "the done witness of an earlier exchange", "the count word", "the finish tail",
-                                         "the forward word",                 "the reply word",   "the combine tail" };
+                                         "the forward word",                 "the reply word",   "the combine tail",
+                                         "a row",                            "rows",             "the count word",
+                                         "the route word",                   "the header",       "the weight word" };
+    _Static_assert(sizeof(names) / sizeof(names[0]) == AFDEP_CUDA_WORD_WEIGHT + 1, "a name for every word");
     return word < sizeof(names) / sizeof(names[0]) ? names[word] : "a word";
 }
 
@@ -30,10 +34,11 @@ static void place_of(const afdep_cuda_record_t *r, char *text, size_t size)
     text[0] = '\0';
     if (r->token >= 0)
         used = snprintf(text, size, ", token %d", r->token);
-    if (r->piece >= 0 && r->word >= AFDEP_CUDA_WORD_WITNESS && (r->token < 0 || r->word == AFDEP_CUDA_WORD_TAG))
-        snprintf(text + used, size - (size_t)used, ", channel %d", r->piece);
-    else if (r->piece >= 0)
-        snprintf(text + used, size - (size_t)used, r->word == AFDEP_CUDA_WORD_ROUTE ? ", slot %d" : ", piece %d", r->piece);
+    int slot = r->word == AFDEP_CUDA_WORD_ROUTE || r->word == AFDEP_CUDA_WORD_WEIGHT;
+    int channel = r->word >= AFDEP_CUDA_WORD_WITNESS && r->word <= AFDEP_CUDA_WORD_BUCKET &&
+                  (r->token < 0 || r->word == AFDEP_CUDA_WORD_TAG);
+    if (r->piece >= 0)
+        snprintf(text + used, size - (size_t)used, ", %s %d", slot ? "slot" : channel ? "channel" : "piece", r->piece);
 }
 
 static afdep_status_t fail_peer(const afdep_cuda_record_t *r)
@@ -64,6 +69,23 @@ static afdep_status_t fail_late(const afdep_cuda_t *c, const afdep_cuda_record_t
                       word_name(r->word), r->peer, (unsigned long long)r->seen, (unsigned long long)r->expected);
 }
 
+/* What a rank of a low-latency dispatch was given otherwise than this one. */
+static afdep_status_t fail_header(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
+{
+    static const char *const names[] = { "num_max_dispatch_tokens_per_rank", "num_experts", "hidden", "num_topk", "format" };
+    if (r->piece >= 0 && r->piece < (int)(sizeof(names) / sizeof(names[0])))
+        return afdep_fail(AFDEP_ERR_PROTOCOL,
+                          "exchange %llu: rank %d dispatched with %s %llu and rank %d with %llu: all ranks of an exchange must "
+                          "be given the same", (unsigned long long)r->exchange, r->peer, names[r->piece],
+                          (unsigned long long)r->seen, c->rank, (unsigned long long)r->expected);
+    if (r->piece == 5)
+        return afdep_fail(AFDEP_ERR_PROTOCOL, "exchange %llu: the header of rank %d says %llu tokens",
+                          (unsigned long long)r->exchange, r->peer, (unsigned long long)r->seen);
+    return afdep_fail(AFDEP_ERR_PROTOCOL,
+                      "exchange %llu: rank %d dispatched without topk_weights and rank %d wants to receive them",
+                      (unsigned long long)r->exchange, r->peer, c->rank);
+}
+
 static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record_t *r)
 {
     char place[64];
@@ -83,6 +105,8 @@ static afdep_status_t fail_record(const afdep_cuda_t *c, const afdep_cuda_record
                           "rank %d in %s of exchange %llu: the ids of rank %d were said to be used again there, and this receive was "
                           "not told so", c->rank, call_name(r->call), (unsigned long long)r->exchange,
                           r->peer);
+    if (r->word == AFDEP_CUDA_WORD_HEADER)
+        return fail_header(c, r);
     if (r->word == AFDEP_CUDA_WORD_ROUTE && afdep_word_high(r->seen) == (uint32_t)r->exchange)
         return afdep_fail(AFDEP_ERR_PROTOCOL,
                           "rank %d in %s of exchange %llu: rank %d sent for another bucket than the %llu here: all ranks of "
@@ -139,10 +163,10 @@ afdep_status_t afdep_cuda_look_route(afdep_cuda_t *c)
         return AFDEP_OK;
     uint64_t route = __atomic_load_n(&c->record->route, __ATOMIC_RELAXED);
     int token = (int)(route >> 39), slot = (int)(route >> 33 & 63), repeated = (int)(route >> 32 & 1);
+    const char *call = c->low_latency ? "ll_dispatch" : "source_dispatch";
     if (repeated)
-        return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch of exchange %llu: token %d, slot %d: expert %d is repeated; "
-                          "taken as -1", (unsigned long long)exchange, token, slot, (int)(uint32_t)route);
-    return afdep_fail(AFDEP_ERR_ROUTE, "source_dispatch of exchange %llu: token %d, slot %d: expert %d is outside 0 to %d; "
-                      "taken as -1", (unsigned long long)exchange, token, slot, (int)(uint32_t)route,
-                      c->shape->num_experts - 1);
+        return afdep_fail(AFDEP_ERR_ROUTE, "%s of exchange %llu: token %d, slot %d: expert %d is repeated; taken as -1", call,
+                          (unsigned long long)exchange, token, slot, (int)(uint32_t)route);
+    return afdep_fail(AFDEP_ERR_ROUTE, "%s of exchange %llu: token %d, slot %d: expert %d is outside 0 to %d; taken as -1", call,
+                      (unsigned long long)exchange, token, slot, (int)(uint32_t)route, c->shape->num_experts - 1);
 }

@@ -154,6 +154,14 @@ __device__ __forceinline__ uint32_t afdep_pack(float low, float high)
     return pair;
 }
 
+/* The larger of each half, as unsigned numbers. */
+__device__ __forceinline__ uint32_t afdep_max_pairs(uint32_t a, uint32_t b)
+{
+    uint32_t larger;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+}
+
 /* Two values as e4m3 codes, to nearest even; beyond 448 it is 448, a NaN is 0x7F. */
 __device__ __forceinline__ uint32_t afdep_e4m3_pair(float low, float high)
 {

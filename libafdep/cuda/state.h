@@ -17,7 +17,9 @@ typedef enum afdep_cuda_call {
     AFDEP_CUDA_RECEIVE,
     AFDEP_CUDA_REPLY,
     AFDEP_CUDA_COLLECT,
-    AFDEP_CUDA_CALLS
+    AFDEP_CUDA_CALLS, /* of the role API, that count their exchanges */
+    AFDEP_CUDA_LL_DISPATCH = AFDEP_CUDA_CALLS,
+    AFDEP_CUDA_LL_COMBINE
 } afdep_cuda_call_t;
 
 /* Words that a kernel waits for, for the sentence that a deadline ends in. */
@@ -38,7 +40,10 @@ typedef enum afdep_cuda_word {
     AFDEP_CUDA_WORD_TAG,   /* a row that is not there: `seen` is its place's exchange << 32 | token */
     AFDEP_CUDA_WORD_ROWS,  /* `expected` rows were sent, `seen` are there */
     AFDEP_CUDA_WORD_BUCKET, /* `seen` holds more than the bucket here */
-    AFDEP_CUDA_WORD_CACHED  /* ids are said to be used again at one end only */
+    AFDEP_CUDA_WORD_CACHED, /* ids are said to be used again at one end only */
+    /* The low-latency API's; a record's piece is the field of a header that differs, or a weight's slot. */
+    AFDEP_CUDA_WORD_HEADER,
+    AFDEP_CUDA_WORD_WEIGHT
 } afdep_cuda_word_t;
 
 /* No invalid choice yet; otherwise token << 39 | slot << 33 | repeated << 32 | id, so that the first one is the least. */

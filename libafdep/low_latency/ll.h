@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The low-latency API on the host backend: the executor, the failures and the parting are the host's (host/run.c), of
- * which a buffer is a rank with actors of its own:
+ * which this is a rank with actors of its own:
  *
  *   ll_dispatch  sends this rank's tokens and words      ll_receive  joins all ranks' words, lays rows out by expert
  *   ll_combine   sends the experts' rows and words       ll_reduce   joins all ranks' words, sums this rank's tokens
@@ -15,42 +15,13 @@
 
 #include "core/arena.h"
 #include "host/host.h"
-#include "low_latency/ll_layout.h"
-#include "low_latency/ll_mode.h"
+#include "low_latency/ll_backend.h"
 #include "numerics/quant.h"
-
-/* A configuration, resolved. */
-typedef struct afdep_ll_settings {
-    afdep_ll_shape_t shape;
-    afdep_ll_layout_t layout;
-    afdep_ll_profile_t profile;
-    int ranks_per_domain, hosts;
-    int timeout_ms;
-    int int8_fallback; /* what the environment says of a request without flags */
-    uint64_t required, configured;
-    uint64_t first_exchange;
-    char fabric[16], row_ops[16];
-} afdep_ll_settings_t;
-
-/* ll_config.c: the variables that only this API reads; ended by a NULL name. */
-extern const afdep_setting_t afdep_ll_settings_table[];
-
-/* Limits are checked, sizes only computed (afdep_ll_check_bytes() is the caller's). */
-afdep_status_t afdep_ll_settings_resolve(const afdep_ll_config_t *config, int ranks, afdep_ll_settings_t *settings);
-
-/* Where an exchange is at this rank. */
-typedef enum afdep_ll_stage {
-    AFDEP_LL_FREE,
-    AFDEP_LL_SENT,     /* dispatched, not received */
-    AFDEP_LL_RECEIVED, /* its combine is awaited */
-    AFDEP_LL_RETURNED  /* combine sent, not received */
-} afdep_ll_stage_t;
 
 /* One plane: the exchange it holds and this rank's bookkeeping of it. Sizes are the configuration's. */
 typedef struct afdep_ll_plane {
     uint64_t base; /* in every rank's segment */
     uint64_t exchange;
-    afdep_ll_stage_t stage;
     afdep_ll_shape_t shape; /* of the exchange */
     int32_t local;          /* L */
     int32_t tokens;
@@ -79,14 +50,14 @@ typedef struct afdep_ll_plane {
     int next_owner;           /* reduce: the rank whose word is awaited */
 } afdep_ll_plane_t;
 
-struct afdep_ll_buffer {
+typedef struct afdep_ll_rank {
     afdep_host_t host; /* first: an actor's step is handed this */
     afdep_settings_t host_settings;
     afdep_ll_settings_t settings;
     const afdep_quant_ops_t *quant;
     afdep_ll_plane_t planes[AFDEP_LL_PLANES];
     afdep_ll_plane_t *plane; /* of the call under way */
-    uint64_t combined;       /* the last exchange whose combine was sent */
+    afdep_ll_ledger_t ledger;
     int mapped;              /* every peer's segment can be built in */
 
     /* Of the token that ll_dispatch sends: the ranks that get it. */
@@ -95,14 +66,14 @@ struct afdep_ll_buffer {
     int targets, target[AFDEP_LL_TOPK_MOST];
     uint64_t target_offset[AFDEP_LL_TOPK_MOST];
     uint16_t *sum; /* [H], padded: where row lengths are no multiple of what the sums take */
-};
+} afdep_ll_rank_t;
 
-static inline afdep_ll_buffer_t *afdep_ll_of(afdep_host_t *h)
+static inline afdep_ll_rank_t *afdep_ll_of(afdep_host_t *h)
 {
-    return (afdep_ll_buffer_t *)(void *)h;
+    return (afdep_ll_rank_t *)(void *)h;
 }
 
-static inline afdep_ll_plane_t *afdep_ll_plane_of(afdep_ll_buffer_t *b, uint64_t exchange)
+static inline afdep_ll_plane_t *afdep_ll_plane_of(afdep_ll_rank_t *b, uint64_t exchange)
 {
     return &b->planes[afdep_ll_plane_index(exchange)];
 }
@@ -110,34 +81,42 @@ static inline afdep_ll_plane_t *afdep_ll_plane_of(afdep_ll_buffer_t *b, uint64_t
 /* ---- ll_buffer.c --------------------------------------------------------------------------------------------- */
 
 /* Local. A rank without a fabric yet, back to its start, and its end; as the host's. */
-afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, afdep_ll_buffer_t **buffer);
-void afdep_ll_restart(afdep_ll_buffer_t *buffer);
-void afdep_ll_destroy(afdep_ll_buffer_t *buffer);
+afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, afdep_ll_rank_t **buffer);
+void afdep_ll_restart(afdep_ll_rank_t *buffer);
+void afdep_ll_destroy(afdep_ll_rank_t *buffer);
 void afdep_ll_prepare_segment(void *buffer, void *base);
 uint64_t afdep_ll_private_bytes(const afdep_ll_settings_t *settings);
 
 /* Local. Looks at the fabric once it is open. */
-void afdep_ll_attach(afdep_ll_buffer_t *buffer);
+void afdep_ll_attach(afdep_ll_rank_t *buffer);
 
 /* ---- The calls' parts: check and set up an actor. An error changed nothing. ---------------------------------- */
 
-afdep_status_t afdep_ll_begin_dispatch(afdep_ll_buffer_t *b, const afdep_ll_dispatch_t *dispatch); /* ll_dispatch.c */
-void afdep_ll_begin_receive(afdep_ll_buffer_t *b, afdep_ll_plane_t *p);                            /* ll_receive.c */
-void afdep_ll_end_receive(afdep_ll_plane_t *p);                       /* counts and statistics to the caller */
-afdep_status_t afdep_ll_begin_combine(afdep_ll_buffer_t *b, const afdep_ll_combine_t *combine);    /* ll_combine.c */
-void afdep_ll_begin_reduce(afdep_ll_buffer_t *b, afdep_ll_plane_t *p);                             /* ll_reduce.c */
-void afdep_ll_end_reduce(afdep_ll_plane_t *p);
+afdep_status_t afdep_ll_begin_dispatch(afdep_ll_rank_t *b, const afdep_ll_dispatch_t *dispatch); /* ll_dispatch.c */
+void afdep_ll_begin_receive(afdep_ll_rank_t *b, afdep_ll_plane_t *p);                            /* ll_receive.c */
+void afdep_ll_end_receive(afdep_ll_rank_t *b, afdep_ll_plane_t *p);   /* counts and statistics to the caller */
+afdep_status_t afdep_ll_begin_combine(afdep_ll_rank_t *b, const afdep_ll_combine_t *combine);    /* ll_combine.c */
+void afdep_ll_begin_reduce(afdep_ll_rank_t *b, afdep_ll_plane_t *p);                             /* ll_reduce.c */
+void afdep_ll_end_reduce(afdep_ll_rank_t *b, afdep_ll_plane_t *p);
 
 /* ll_calls.c: the sending halves as the calls begin and end them, for whoever schedules actors by itself. */
-afdep_status_t afdep_ll_start_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *dispatch);
-void afdep_ll_end_dispatch(afdep_ll_buffer_t *b, afdep_ll_dispatch_t *dispatch);
-afdep_status_t afdep_ll_start_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *combine);
-void afdep_ll_end_combine(afdep_ll_buffer_t *b, afdep_ll_combine_t *combine);
+afdep_status_t afdep_ll_start_dispatch(afdep_ll_rank_t *b, afdep_ll_dispatch_t *dispatch);
+void afdep_ll_end_dispatch(afdep_ll_rank_t *b, afdep_ll_dispatch_t *dispatch);
+afdep_status_t afdep_ll_start_combine(afdep_ll_rank_t *b, afdep_ll_combine_t *combine);
+void afdep_ll_end_combine(afdep_ll_rank_t *b, afdep_ll_combine_t *combine);
+
+/* ll_calls.c: the calls, as the table of backends has them. */
+afdep_status_t afdep_ll_dispatch_now(void *rank, afdep_ll_dispatch_t *dispatch);
+afdep_status_t afdep_ll_combine_now(void *rank, afdep_ll_combine_t *combine);
+afdep_status_t afdep_ll_combine_buffer(void *rank, const afdep_ll_handle_t *handle, void **x);
+afdep_status_t afdep_ll_call_hook(void *rank, const afdep_ll_hook_t *hook);
+afdep_status_t afdep_ll_wait_event(void *rank, const afdep_ll_event_t *event);
+afdep_status_t afdep_ll_query_event(void *rank, const afdep_ll_event_t *event, int *done);
 
 /* The route that was repaired in the dispatch just begun: OK, or ROUTE with its sentence. */
-afdep_status_t afdep_ll_route_status(const afdep_ll_buffer_t *b);
+afdep_status_t afdep_ll_route_status(const afdep_ll_rank_t *b);
 
-static inline size_t afdep_ll_row_bytes(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p)
+static inline size_t afdep_ll_row_bytes(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p)
 {
     return b->settings.layout.meta_bytes + afdep_align_up32((uint32_t)(p->code_bytes + p->scale_bytes), 16);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a rank of the low-latency API. */
+/* Opening and closing a rank of the host backend. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void carve_plane(afdep_ll_plane_t *p, afdep_carver_t *c, const afdep_ll_s
     p->combine_buffer = afdep_carve(c, experts * tokens * hidden, sizeof(*p->combine_buffer));
 }
 
-static uint64_t carve_all(afdep_ll_buffer_t *b, afdep_carver_t *c, const afdep_ll_settings_t *s)
+static uint64_t carve_all(afdep_ll_rank_t *b, afdep_carver_t *c, const afdep_ll_settings_t *s)
 {
     afdep_ll_plane_t unused;
     for (int g = 0; g < AFDEP_LL_PLANES; g++)
@@ -54,11 +54,11 @@ static uint64_t carve_all(afdep_ll_buffer_t *b, afdep_carver_t *c, const afdep_l
 uint64_t afdep_ll_private_bytes(const afdep_ll_settings_t *settings)
 {
     afdep_carver_t measure = { NULL, 0 };
-    return carve_all(NULL, &measure, settings) + sizeof(afdep_ll_buffer_t);
+    return carve_all(NULL, &measure, settings) + sizeof(afdep_ll_rank_t);
 }
 
 /* A plane's words before its first exchange, n: as exchange n - 2 would have left them. */
-static uint64_t first_word(const afdep_ll_buffer_t *b, int plane)
+static uint64_t first_word(const afdep_ll_rank_t *b, int plane)
 {
     uint64_t n = b->host.opened_at + 1;
     while (afdep_ll_plane_index(n) != plane)
@@ -68,7 +68,7 @@ static uint64_t first_word(const afdep_ll_buffer_t *b, int plane)
 
 void afdep_ll_prepare_segment(void *buffer, void *base)
 {
-    const afdep_ll_buffer_t *b = buffer;
+    const afdep_ll_rank_t *b = buffer;
     const afdep_ll_layout_t *l = &b->settings.layout;
     for (int g = 0; g < AFDEP_LL_PLANES; g++) {
         unsigned char *plane = (unsigned char *)base + afdep_ll_plane_start(l, g);
@@ -80,20 +80,19 @@ void afdep_ll_prepare_segment(void *buffer, void *base)
     }
 }
 
-static void start_planes(afdep_ll_buffer_t *b)
+static void start_planes(afdep_ll_rank_t *b)
 {
     for (int g = 0; g < AFDEP_LL_PLANES; g++) {
         afdep_ll_plane_t *p = &b->planes[g];
         p->base = afdep_ll_plane_start(&b->settings.layout, AFDEP_PLANTED(ONE_PLANE) ? 0 : g);
         p->exchange = 0;
-        p->stage = AFDEP_LL_FREE;
         for (int r = 0; r < b->settings.shape.ranks; r++)
             p->dispatch_words[r] = p->combine_words[r] = first_word(b, g);
     }
 }
 
 /* What of a role API's rank the host's executor looks at. */
-static void set_host(afdep_ll_buffer_t *b, int rank)
+static void set_host(afdep_ll_rank_t *b, int rank)
 {
     afdep_host_t *h = &b->host;
     afdep_shape_t *s = &b->host_settings.shape;
@@ -107,12 +106,13 @@ static void set_host(afdep_ll_buffer_t *b, int rank)
     h->rank = rank;
     h->lane_control = AFDEP_LANE_CONTROL(1);
     h->lane_domain = AFDEP_LANE_DOMAIN(1);
-    h->opened_at = h->started = b->combined = b->settings.first_exchange;
+    h->opened_at = h->started = b->settings.first_exchange;
+    afdep_ll_ledger_start(&b->ledger, b, h->opened_at);
 }
 
-afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, afdep_ll_buffer_t **buffer)
+afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, afdep_ll_rank_t **buffer)
 {
-    afdep_ll_buffer_t *b = calloc(1, sizeof(*b));
+    afdep_ll_rank_t *b = calloc(1, sizeof(*b));
     if (!b)
         return afdep_fail(AFDEP_ERR_MEMORY, "rank %d: no memory for a low-latency buffer", rank);
     b->settings = *settings;
@@ -141,15 +141,16 @@ afdep_status_t afdep_ll_create(const afdep_ll_settings_t *settings, int rank, af
     return AFDEP_OK;
 }
 
-void afdep_ll_restart(afdep_ll_buffer_t *b)
+void afdep_ll_restart(afdep_ll_rank_t *b)
 {
     start_planes(b);
-    b->host.started = b->combined = b->host.opened_at;
+    b->host.started = b->host.opened_at;
+    afdep_ll_ledger_start(&b->ledger, b, b->host.opened_at);
     b->host.actor_count = 0;
     b->host.poison = AFDEP_OK;
 }
 
-void afdep_ll_destroy(afdep_ll_buffer_t *b)
+void afdep_ll_destroy(afdep_ll_rank_t *b)
 {
     if (!b)
         return;
@@ -158,7 +159,7 @@ void afdep_ll_destroy(afdep_ll_buffer_t *b)
     free(b);
 }
 
-void afdep_ll_attach(afdep_ll_buffer_t *b)
+void afdep_ll_attach(afdep_ll_rank_t *b)
 {
     b->mapped = 1;
     for (int r = 0; r < b->settings.shape.ranks; r++)
@@ -167,30 +168,7 @@ void afdep_ll_attach(afdep_ll_buffer_t *b)
 
 /* ---- Opening ------------------------------------------------------------------------------------------------- */
 
-/* What all ranks must say alike. */
-static void claim(const afdep_ll_settings_t *s, const char *fabric, char *lines, size_t size)
-{
-    snprintf(
-        lines, size,
-        "api=low-latency\nnum_max_dispatch_tokens_per_rank=%d\nhidden=%d\nnum_topk=%d\nnum_experts=%d\nprofile=%s\n"
-        "ranks_per_domain=%d\nbuffer_bytes=%llu\ntimeout_ms=%d\nint8_fallback=%d\nfirst_exchange=%llu\nfabric=%s\n"
-        "native_tree=%s%s\n",
-        s->shape.max_tokens, s->shape.hidden, s->shape.top_k, s->shape.experts, afdep_ll_profile_name(s->profile),
-        s->ranks_per_domain, (unsigned long long)s->configured, s->timeout_ms, s->int8_fallback,
-        (unsigned long long)s->first_exchange, fabric, afdep_native_tree(),
-        afdep_native_tree_dirty() ? " (dirty)" : "");
-}
-
-static afdep_status_t resolve(const afdep_group_t *group, const afdep_ll_config_t *config, afdep_ll_settings_t *s,
-                              const afdep_fabric_provider_t **fabric)
-{
-    afdep_status_t status = afdep_ll_settings_resolve(config, group->size, s);
-    if (status == AFDEP_OK)
-        status = afdep_ll_check_bytes(s->profile, &s->shape, s->hosts, s->required, s->configured);
-    return status == AFDEP_OK ? afdep_find_fabric(group, s->fabric, fabric) : status;
-}
-
-static afdep_status_t open_fabric(afdep_ll_buffer_t *b, const afdep_group_t *group,
+static afdep_status_t open_fabric(afdep_ll_rank_t *b, const afdep_group_t *group,
                                   const afdep_fabric_provider_t *fabric)
 {
     uint64_t *peer_bytes = calloc((size_t)group->size, sizeof(*peer_bytes));
@@ -216,21 +194,12 @@ static afdep_status_t open_fabric(afdep_ll_buffer_t *b, const afdep_group_t *gro
     return status;
 }
 
-static afdep_status_t open_buffer(const afdep_group_t *group, const afdep_ll_config_t *config, afdep_ll_buffer_t **out)
+static afdep_status_t host_open(const afdep_ll_settings_t *settings, const afdep_group_t *group,
+                                const afdep_fabric_provider_t *fabric, void **rank)
 {
-    const afdep_fabric_provider_t *fabric = NULL;
-    afdep_ll_settings_t settings;
-    afdep_ll_buffer_t *b = NULL;
-    char lines[1024] = "";
-    /* A rank that cannot go on still agrees: the others must not wait for it. */
+    afdep_ll_rank_t *b = NULL;
     afdep_status_t status =
-        out ? resolve(group, config, &settings, &fabric) : afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
-    if (status == AFDEP_OK)
-        claim(&settings, fabric->name, lines, sizeof(lines));
-    status = afdep_agree_lines(group, status, lines);
-    if (status != AFDEP_OK)
-        return status;
-    status = afdep_agree_status(group, afdep_ll_create(&settings, group->rank, &b), "make its bookkeeping");
+        afdep_agree_status(group, afdep_ll_create(settings, group->rank, &b), "make its bookkeeping");
     if (status == AFDEP_OK)
         status = open_fabric(b, group, fabric);
     if (status != AFDEP_OK) {
@@ -238,64 +207,62 @@ static afdep_status_t open_buffer(const afdep_group_t *group, const afdep_ll_con
         return status;
     }
     afdep_ll_attach(b);
-    *out = b;
+    *rank = b;
     return AFDEP_OK;
-}
-
-afdep_status_t afdep_ll_buffer_open(const afdep_group_t *group, const afdep_ll_config_t *config,
-                                    afdep_ll_buffer_t **out)
-{
-    int saved = errno;
-    afdep_status_t status = afdep_group_check(group);
-    if (status == AFDEP_OK)
-        status = open_buffer(group, config, out);
-    errno = saved;
-    return status;
 }
 
 /* ---- Closing ------------------------------------------------------------------------------------------------- */
 
 /* The last combine joined the words of all ranks, so nothing is on its way to this rank but closing words. */
-static afdep_status_t part(afdep_ll_buffer_t *b)
+static afdep_status_t part(afdep_ll_rank_t *b)
 {
-    for (int g = 0; g < AFDEP_LL_PLANES; g++)
-        if (b->planes[g].stage != AFDEP_LL_FREE)
-            return afdep_host_poison(&b->host, afdep_fail(AFDEP_ERR_ORDER, "ll_buffer_close: rank %d has exchange %llu "
-                                                          "unfinished", b->host.rank,
-                                                          (unsigned long long)b->planes[g].exchange), b->host.rank);
-    return afdep_host_part(&b->host);
+    afdep_status_t status = afdep_ll_may_close(&b->ledger, b->host.rank);
+    return status == AFDEP_OK ? afdep_host_part(&b->host) : afdep_host_poison(&b->host, status, b->host.rank);
 }
 
-afdep_status_t afdep_ll_buffer_close(afdep_ll_buffer_t *b)
+static afdep_status_t host_close(void *rank)
 {
-    if (!b)
-        return AFDEP_OK;
-    int saved = errno;
+    afdep_ll_rank_t *b = rank;
     afdep_status_t status = b->host.poison == AFDEP_OK ? part(b) : AFDEP_OK;
     b->host.fabric->ops->close(b->host.fabric, status == AFDEP_OK && b->host.poison == AFDEP_OK);
     afdep_ll_destroy(b);
-    errno = saved;
     return status;
 }
 
-afdep_status_t afdep_ll_buffer_error(afdep_ll_buffer_t *b)
+/* ---- What a rank says of itself -------------------------------------------------------------------------------- */
+
+static afdep_status_t host_error(void *rank)
 {
-    if (!b)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "buffer is NULL");
+    afdep_ll_rank_t *b = rank;
     if (b->host.poison != AFDEP_OK)
         return afdep_fail(b->host.poison, "%s", b->host.poison_why);
-    int saved = errno;
     (void)b->host.fabric->ops->progress(b->host.fabric);
-    afdep_status_t status = afdep_host_look(&b->host);
-    errno = saved;
-    return status;
+    return afdep_host_look(&b->host);
 }
 
-afdep_status_t afdep_ll_buffer_counters(const afdep_ll_buffer_t *b, int peer, afdep_counters_t *counters)
+static afdep_status_t host_counters(void *rank, int peer, afdep_counters_t *counters)
 {
-    if (!b || !counters)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "%s is NULL", b ? "counters" : "buffer");
-    if (peer < 0 || peer >= b->settings.shape.ranks)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "peer is %d: 0 to %d is wanted", peer, b->settings.shape.ranks - 1);
+    const afdep_ll_rank_t *b = rank;
     return afdep_counters_give(&b->host.fabric->counters[peer], counters);
 }
+
+static uint64_t host_segment_bytes(const afdep_ll_settings_t *settings)
+{
+    return settings->layout.bytes;
+}
+
+const afdep_ll_backend_t afdep_ll_backend_host = {
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .error = host_error,
+    .counters = host_counters,
+    .dispatch = afdep_ll_dispatch_now,
+    .combine = afdep_ll_combine_now,
+    .next_combine_buffer = afdep_ll_combine_buffer,
+    .hook_call = afdep_ll_call_hook,
+    .event_wait = afdep_ll_wait_event,
+    .event_query = afdep_ll_query_event,
+    .segment_bytes = host_segment_bytes,
+    .private_bytes = afdep_ll_private_bytes,
+};

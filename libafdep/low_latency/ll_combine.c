@@ -11,13 +11,8 @@
 
 /* ---- Checking ------------------------------------------------------------------------------------------------ */
 
-static afdep_status_t want(const char *what)
-{
-    return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_combine: %s", what);
-}
-
 /* The caller's choices are those that were sent. */
-static afdep_status_t check_ids(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, const afdep_ll_combine_t *c)
+static afdep_status_t check_ids(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p, const afdep_ll_combine_t *c)
 {
     for (int t = 0; t < p->tokens; t++)
         for (int k = 0; k < p->shape.top_k; k++) {
@@ -32,34 +27,20 @@ static afdep_status_t check_ids(const afdep_ll_buffer_t *b, const afdep_ll_plane
     return AFDEP_OK;
 }
 
-static afdep_status_t check(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, const afdep_ll_combine_t *c)
+static afdep_status_t check(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p, const afdep_ll_combine_t *c)
 {
     uint64_t rows = 0;
     for (int e = 0; e < p->local; e++)
         rows += p->counts[e];
-    if (c->async_finish && c->return_recv_hook)
-        return want("async_finish and return_recv_hook are both set: one of them is wanted");
-    if (c->tokens != p->tokens)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_combine: tokens is %d, and %d were dispatched", c->tokens, p->tokens);
-    if (c->num_topk && c->num_topk != p->shape.top_k)
-        return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_combine: num_topk is %d, and %d was dispatched", c->num_topk,
-                          p->shape.top_k);
-    if (p->tokens > 0 && (!c->topk_idx || !c->topk_weights))
-        return want(c->topk_idx ? "topk_weights is NULL" : "topk_idx is NULL");
-    if ((uintptr_t)c->out % 16 != 0)
-        return want("out is not 16-byte aligned");
-    if (c->zero_copy && c->x && c->x != p->combine_buffer)
-        return want("zero_copy is set and x is not the next combine buffer");
-    if (!c->zero_copy && !c->x && rows > 0)
-        return want("x is NULL");
-    return check_ids(b, p, c);
+    afdep_status_t status = afdep_ll_check_combine(c, p->tokens, &p->shape, p->combine_buffer, rows > 0);
+    return status == AFDEP_OK ? check_ids(b, p, c) : status;
 }
 
 /* ---- Sending ------------------------------------------------------------------------------------------------- */
 
 /* One row: one put where the peer's memory can be built in; else one for the tag and one for the elements, which leave
    from x. actor->left: 1 once the first of the two is put. */
-static afdep_status_t put_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, const afdep_ll_plane_t *p, size_t at)
+static afdep_status_t put_row(afdep_ll_rank_t *b, afdep_actor_t *actor, const afdep_ll_plane_t *p, size_t at)
 {
     const afdep_row_tag_t *tag = &p->places[at]; /* unchanged until the plane is used again */
     size_t bytes = 2 * (size_t)p->shape.hidden;
@@ -86,7 +67,7 @@ static afdep_status_t put_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, const 
 }
 
 /* actor->i: local expert; actor->rows: its next row. */
-static afdep_status_t send_rows(afdep_ll_buffer_t *b, afdep_actor_t *actor)
+static afdep_status_t send_rows(afdep_ll_rank_t *b, afdep_actor_t *actor)
 {
     const afdep_ll_plane_t *p = b->plane;
     for (; actor->i < p->local; actor->i++, actor->rows = 0)
@@ -101,7 +82,7 @@ static afdep_status_t send_rows(afdep_ll_buffer_t *b, afdep_actor_t *actor)
 }
 
 /* actor->j: ranks that have their word, from the right neighbour on. */
-static afdep_status_t send_words(afdep_ll_buffer_t *b, afdep_actor_t *actor)
+static afdep_status_t send_words(afdep_ll_rank_t *b, afdep_actor_t *actor)
 {
     afdep_ll_plane_t *p = b->plane;
     int ranks = p->shape.ranks, me = b->host.rank;
@@ -120,12 +101,12 @@ static afdep_status_t send_words(afdep_ll_buffer_t *b, afdep_actor_t *actor)
 
 static afdep_status_t combine_step(afdep_host_t *h, afdep_actor_t *actor)
 {
-    afdep_ll_buffer_t *b = afdep_ll_of(h);
+    afdep_ll_rank_t *b = afdep_ll_of(h);
     afdep_status_t status = send_rows(b, actor);
     return status == AFDEP_DONE ? send_words(b, actor) : status;
 }
 
-afdep_status_t afdep_ll_begin_combine(afdep_ll_buffer_t *b, const afdep_ll_combine_t *combine)
+afdep_status_t afdep_ll_begin_combine(afdep_ll_rank_t *b, const afdep_ll_combine_t *combine)
 {
     afdep_ll_plane_t *p = b->plane;
     size_t k = (size_t)p->shape.top_k, stride = (size_t)b->settings.shape.top_k;

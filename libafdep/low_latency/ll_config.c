@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "low_latency/ll.h"
+#include "low_latency/ll_backend.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define NO_FIELD AFDEP_SETTING_NO_FIELD
@@ -81,7 +81,7 @@ static afdep_status_t set_sizes(const afdep_ll_config_t *c, afdep_ll_settings_t 
 {
     int64_t mib = 0;
     if (s->profile == AFDEP_LL_NATIVE) {
-        s->required = s->layout.bytes;
+        s->required = s->backend->segment_bytes(s);
         s->configured = c->buffer_bytes ? c->buffer_bytes : s->required;
         return AFDEP_OK;
     }
@@ -115,11 +115,6 @@ static afdep_status_t set_rest(const afdep_ll_config_t *c, afdep_ll_settings_t *
     afdep_status_t status = AFDEP_OK;
     if (c->timeout_ms < 0)
         return afdep_fail(AFDEP_ERR_CONFIG, "timeout_ms is %d: 1 to %d is wanted", c->timeout_ms, INT_MAX);
-    if (c->backend && strcmp(c->backend, "host") != 0)
-        return strcmp(c->backend, "cuda") == 0
-                   ? afdep_fail(AFDEP_ERR_UNSUPPORTED,
-                                "backend is \"cuda\": the low-latency API is built for host only")
-                   : afdep_fail(AFDEP_ERR_CONFIG, "backend is \"%.60s\": host is wanted", c->backend);
     if (timeout == 0)
         status = shared("timeout_ms", &timeout, NULL);
     if (status == AFDEP_OK)
@@ -147,6 +142,12 @@ afdep_status_t afdep_ll_settings_resolve(const afdep_ll_config_t *given, int ran
                                               "afdep_ll_config_t");
     if (status == AFDEP_OK)
         status = set_shape(&config, ranks, &out);
+    if (status == AFDEP_OK)
+        status = afdep_ll_find_backend(config.backend, &out.backend);
+    if (status == AFDEP_OK && out.backend->segment_bytes(&out) == UINT64_MAX)
+        status =
+            afdep_fail(AFDEP_ERR_CONFIG, "num_max_dispatch_tokens_per_rank is %d: the segment would exceed 62 bits",
+                       out.shape.max_tokens);
     if (status == AFDEP_OK)
         status = set_sizes(&config, &out);
     if (status == AFDEP_OK)
@@ -181,8 +182,8 @@ afdep_status_t afdep_ll_buffer_bytes(const afdep_ll_config_t *config, int ranks,
         .required = s.required,
         .configured = s.configured,
         .available = afdep_ll_available_bytes(s.profile, s.configured),
-        .segment_bytes = s.layout.bytes,
-        .private_bytes = afdep_ll_private_bytes(&s),
+        .segment_bytes = s.backend->segment_bytes(&s),
+        .private_bytes = s.backend->private_bytes(&s),
         .combine_buffer_bytes = (uint64_t)s.shape.experts * (uint64_t)s.shape.max_tokens * 2 * (uint64_t)s.shape.hidden,
     };
     return afdep_struct_give(memory, memory->struct_size, sizeof(m), &m, sizeof(m), "afdep_ll_memory_t");

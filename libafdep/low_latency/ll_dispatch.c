@@ -11,84 +11,6 @@
 #include "low_latency/ll.h"
 #include "numerics/e8m0.h"
 
-/* ---- Checking ------------------------------------------------------------------------------------------------ */
-
-static afdep_status_t at_most(const char *name, int32_t value, int32_t opened)
-{
-    if (value <= opened)
-        return AFDEP_OK;
-    return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_dispatch: %s is %d: the buffer was opened for at most %d", name, value,
-                      opened);
-}
-
-static int32_t either(int32_t given, int32_t opened)
-{
-    return given ? given : opened;
-}
-
-static afdep_status_t check_shape(const afdep_ll_buffer_t *b, const afdep_ll_dispatch_t *d, afdep_ll_shape_t *shape)
-{
-    const afdep_ll_shape_t *most = &b->settings.shape;
-    *shape = (afdep_ll_shape_t){ most->ranks, either(d->num_max_dispatch_tokens_per_rank, most->max_tokens),
-                                 either(d->hidden, most->hidden), either(d->num_topk, most->top_k),
-                                 either(d->num_experts, most->experts) };
-    afdep_status_t status = at_most("num_max_dispatch_tokens_per_rank", shape->max_tokens, most->max_tokens);
-    if (status == AFDEP_OK)
-        status = at_most("hidden", shape->hidden, most->hidden);
-    if (status == AFDEP_OK)
-        status = at_most("num_topk", shape->top_k, most->top_k);
-    if (status == AFDEP_OK)
-        status = at_most("num_experts", shape->experts, most->experts);
-    if (status == AFDEP_OK)
-        status = afdep_ll_check_limits(b->settings.profile, shape, b->settings.hosts);
-    if (status == AFDEP_OK)
-        status = afdep_ll_check_tokens(b->settings.profile, d->tokens, shape->max_tokens);
-    return status;
-}
-
-static afdep_status_t want(const char *what)
-{
-    return afdep_fail(AFDEP_ERR_ARGUMENT, "ll_dispatch: %s", what);
-}
-
-static afdep_status_t check_pointers(const afdep_ll_dispatch_t *d, int scaled)
-{
-    if (d->async_finish && d->return_recv_hook)
-        return want("async_finish and return_recv_hook are both set: one of them is wanted");
-    if (d->tokens > 0 && (!d->x || !d->topk_idx))
-        return want(d->x ? "topk_idx is NULL" : "x is NULL");
-    if ((uintptr_t)d->x % 16 != 0)
-        return want("x is not 16-byte aligned");
-    if (!d->recv_x || !d->recv_count)
-        return want(d->recv_x ? "recv_count is NULL" : "recv_x is NULL");
-    if (scaled && !d->recv_x_scales)
-        return want("recv_x_scales is NULL, and the format has scales");
-    if (d->tokens > 0 && d->recv_topk_weights && !d->topk_weights)
-        return want("recv_topk_weights is given and topk_weights is NULL");
-    return AFDEP_OK;
-}
-
-static afdep_status_t check(afdep_ll_buffer_t *b, const afdep_ll_dispatch_t *d, afdep_ll_shape_t *shape,
-                            afdep_ll_format_t *format)
-{
-    const afdep_ll_request_t request = { d->format, d->use_fp8, d->use_ue8m0, d->use_mxfp8, d->use_mxfp4 };
-    size_t codes, scales;
-    afdep_status_t status = check_shape(b, d, shape);
-    if (status == AFDEP_OK)
-        status = afdep_ll_choose_format(b->settings.profile, &request, b->settings.int8_fallback, format);
-    if (status == AFDEP_OK)
-        status = afdep_ll_format_bytes(*format, shape->hidden, &codes, &scales);
-    if (status == AFDEP_OK)
-        status = check_pointers(d, scales > 0);
-    const afdep_ll_plane_t *p = afdep_ll_plane_of(b, b->host.started + 1);
-    if (status == AFDEP_OK && p->stage != AFDEP_LL_FREE)
-        status = afdep_fail(AFDEP_ERR_ORDER, "ll_dispatch: exchange %llu %s: two exchanges at most are under way",
-                            (unsigned long long)p->exchange,
-                            p->stage == AFDEP_LL_RETURNED ? "was combined and its hook or event is not done"
-                                                          : "is not combined yet");
-    return status;
-}
-
 /* ---- Beginning ----------------------------------------------------------------------------------------------- */
 
 static int chosen_before(const int32_t *ids, int k)
@@ -100,7 +22,7 @@ static int chosen_before(const int32_t *ids, int k)
 }
 
 /* A token's choices as they are sent, and how many rows come back for them from each rank. */
-static void take_ids(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
+static void take_ids(afdep_ll_rank_t *b, afdep_ll_plane_t *p, int token)
 {
     afdep_host_t *h = &b->host;
     int32_t *ids = p->ids + (size_t)token * (size_t)b->settings.shape.top_k;
@@ -123,7 +45,7 @@ static void take_ids(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
     }
 }
 
-afdep_status_t afdep_ll_route_status(const afdep_ll_buffer_t *b)
+afdep_status_t afdep_ll_route_status(const afdep_ll_rank_t *b)
 {
     const afdep_host_t *h = &b->host;
     if (!h->bad_route.found)
@@ -133,11 +55,11 @@ afdep_status_t afdep_ll_route_status(const afdep_ll_buffer_t *b)
                       h->bad_route.repeated ? "is chosen twice" : "does not exist");
 }
 
-static void set_plane(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, const afdep_ll_dispatch_t *d,
+static void set_plane(afdep_ll_rank_t *b, afdep_ll_plane_t *p, const afdep_ll_dispatch_t *d,
                       const afdep_ll_shape_t *shape, afdep_ll_format_t format)
 {
     size_t ranks = (size_t)shape->ranks;
-    p->exchange = b->host.started;
+    p->exchange = b->ledger.started;
     p->shape = *shape;
     p->local = shape->experts / shape->ranks;
     p->tokens = d->tokens;
@@ -163,7 +85,7 @@ static void set_plane(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, const afdep_ll_
 /* ---- Sending ------------------------------------------------------------------------------------------------- */
 
 /* The row's codes, where they are not the elements themselves, and its scales behind them. */
-static void encode(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, const uint16_t *x, unsigned char *codes)
+static void encode(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p, const uint16_t *x, unsigned char *codes)
 {
     size_t n = (size_t)p->shape.hidden;
     unsigned char *scales = codes + p->code_bytes; /* a multiple of 16 */
@@ -199,7 +121,7 @@ static void encode(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, const 
 }
 
 /* The ranks that own the token's experts, each with the place of its next row there. */
-static void find_targets(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
+static void find_targets(afdep_ll_rank_t *b, afdep_ll_plane_t *p, int token)
 {
     const int32_t *ids = p->ids + (size_t)token * (size_t)b->settings.shape.top_k;
     b->stamp++;
@@ -215,7 +137,7 @@ static void find_targets(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
     }
 }
 
-static unsigned char *staged(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, int token)
+static unsigned char *staged(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p, int token)
 {
     return p->staging + (b->mapped ? 0 : (size_t)token) * b->settings.layout.row_stride;
 }
@@ -226,7 +148,7 @@ static const uint16_t *elements(const afdep_ll_plane_t *p, int token)
 }
 
 /* Builds the token's row, and stores it wherever a peer's memory can be built in. */
-static void build(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
+static void build(afdep_ll_rank_t *b, afdep_ll_plane_t *p, int token)
 {
     size_t k = (size_t)b->settings.shape.top_k, meta = b->settings.layout.meta_bytes;
     size_t bytes = afdep_ll_row_bytes(b, p), head = p->format == AFDEP_LL_BF16 ? meta : bytes;
@@ -254,7 +176,7 @@ static void build(afdep_ll_buffer_t *b, afdep_ll_plane_t *p, int token)
 
 /* One target's row: one put, or two where its elements leave from the caller's memory. actor->left: 1 once the first
    of them is put. */
-static afdep_status_t put_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, const afdep_ll_plane_t *p, int token, int i)
+static afdep_status_t put_row(afdep_ll_rank_t *b, afdep_actor_t *actor, const afdep_ll_plane_t *p, int token, int i)
 {
     size_t bytes = afdep_ll_row_bytes(b, p), meta = b->settings.layout.meta_bytes;
     size_t head = p->format == AFDEP_LL_BF16 ? meta : bytes;
@@ -277,7 +199,7 @@ static afdep_status_t put_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, const 
 }
 
 /* actor->i: token; actor->j: its next target; actor->rows: 1 once its row is built. */
-static afdep_status_t send_tokens(afdep_ll_buffer_t *b, afdep_actor_t *actor)
+static afdep_status_t send_tokens(afdep_ll_rank_t *b, afdep_actor_t *actor)
 {
     afdep_ll_plane_t *p = b->plane;
     for (; actor->i < p->tokens; actor->i++, actor->j = 0, actor->rows = 0) {
@@ -298,7 +220,7 @@ static afdep_status_t send_tokens(afdep_ll_buffer_t *b, afdep_actor_t *actor)
 
 /* The header and the word, on the lane of the rows, so that they come after them. Ranks start with their right
    neighbour. */
-static afdep_status_t send_words(afdep_ll_buffer_t *b, afdep_actor_t *actor)
+static afdep_status_t send_words(afdep_ll_rank_t *b, afdep_actor_t *actor)
 {
     afdep_ll_plane_t *p = b->plane;
     const afdep_ll_layout_t *l = &b->settings.layout;
@@ -319,19 +241,21 @@ static afdep_status_t send_words(afdep_ll_buffer_t *b, afdep_actor_t *actor)
 
 static afdep_status_t dispatch_step(afdep_host_t *h, afdep_actor_t *actor)
 {
-    afdep_ll_buffer_t *b = afdep_ll_of(h);
+    afdep_ll_rank_t *b = afdep_ll_of(h);
     afdep_status_t status = send_tokens(b, actor);
     return status == AFDEP_DONE ? send_words(b, actor) : status;
 }
 
-afdep_status_t afdep_ll_begin_dispatch(afdep_ll_buffer_t *b, const afdep_ll_dispatch_t *dispatch)
+afdep_status_t afdep_ll_begin_dispatch(afdep_ll_rank_t *b, const afdep_ll_dispatch_t *dispatch)
 {
     afdep_ll_shape_t shape;
     afdep_ll_format_t format;
-    afdep_status_t status = check(b, dispatch, &shape, &format);
+    afdep_status_t status = afdep_ll_check_dispatch(&b->settings, dispatch, &shape, &format);
+    if (status == AFDEP_OK)
+        status = afdep_ll_may_dispatch(&b->ledger);
     if (status != AFDEP_OK)
         return status;
-    b->host.started++;
+    b->host.started = afdep_ll_start_exchange(&b->ledger);
     b->plane = afdep_ll_plane_of(b, b->host.started);
     set_plane(b, b->plane, dispatch, &shape, format);
     b->host.bad_route.found = 0;

@@ -64,7 +64,9 @@ typedef struct afdep_ll_header {
     int32_t reserved[8];
 } afdep_ll_header_t;
 
+#ifndef __cplusplus
 _Static_assert(sizeof(afdep_ll_header_t) == AFDEP_LL_HEADER_BYTES, "headers fill their places");
+#endif
 
 /* Fills `layout`; nonzero when a size does not fit into 63 bits. */
 int afdep_ll_layout_init(afdep_ll_layout_t *layout, const afdep_ll_shape_t *shape);

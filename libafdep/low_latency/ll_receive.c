@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "low_latency/ll.h"
 
-static afdep_status_t differ(const afdep_ll_buffer_t *b, int source, const char *name, int32_t theirs, int32_t mine)
+static afdep_status_t differ(const afdep_ll_rank_t *b, int source, const char *name, int32_t theirs, int32_t mine)
 {
     return afdep_fail(AFDEP_ERR_PROTOCOL,
                       "exchange %llu: rank %d dispatched with %s %d and rank %d with %d: all ranks of "
@@ -16,7 +16,7 @@ static afdep_status_t differ(const afdep_ll_buffer_t *b, int source, const char 
                       (unsigned long long)b->plane->exchange, source, name, theirs, b->host.rank, mine);
 }
 
-static afdep_status_t check_header(const afdep_ll_buffer_t *b, const afdep_ll_plane_t *p, int source)
+static afdep_status_t check_header(const afdep_ll_rank_t *b, const afdep_ll_plane_t *p, int source)
 {
     afdep_ll_header_t theirs;
     memcpy(&theirs, afdep_host_own(&b->host, p->base + afdep_ll_at_header(&b->settings.layout, source)),
@@ -65,7 +65,7 @@ static void lay_out(const afdep_ll_plane_t *p, int e, uint32_t i, const unsigned
 
 /* One row of `source`. Its tag names exchange, token and source, and tokens ascend: a row that was lost, or came twice,
    does not pass. */
-static afdep_status_t take_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, int source, uint32_t position,
+static afdep_status_t take_row(afdep_ll_rank_t *b, afdep_actor_t *actor, int source, uint32_t position,
                                int64_t *token)
 {
     afdep_ll_plane_t *p = b->plane;
@@ -101,7 +101,7 @@ static afdep_status_t take_row(afdep_ll_buffer_t *b, afdep_actor_t *actor, int s
 
 static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
 {
-    afdep_ll_buffer_t *b = afdep_ll_of(h);
+    afdep_ll_rank_t *b = afdep_ll_of(h);
     afdep_ll_plane_t *p = b->plane;
     if (p->next_source == p->shape.ranks)
         return AFDEP_DONE;
@@ -122,14 +122,14 @@ static afdep_status_t receive_step(afdep_host_t *h, afdep_actor_t *actor)
     return p->next_source == p->shape.ranks ? AFDEP_DONE : AFDEP_OK;
 }
 
-void afdep_ll_begin_receive(afdep_ll_buffer_t *b, afdep_ll_plane_t *p)
+void afdep_ll_begin_receive(afdep_ll_rank_t *b, afdep_ll_plane_t *p)
 {
     b->plane = p;
     afdep_host_begin(&b->host, "ll_dispatch's receive", p->exchange, NULL);
     afdep_host_add(&b->host, receive_step, "ll_receive", -1);
 }
 
-void afdep_ll_end_receive(afdep_ll_plane_t *p)
+void afdep_ll_end_receive(afdep_ll_rank_t *b, afdep_ll_plane_t *p)
 {
     int32_t *statistics = p->dispatch.cumulative_local_expert_recv_stats;
     for (int e = 0; e < p->local; e++) {
@@ -137,5 +137,5 @@ void afdep_ll_end_receive(afdep_ll_plane_t *p)
         if (statistics) /* wraps rather than overflows */
             statistics[e] = (int32_t)((uint32_t)statistics[e] + p->counts[e]);
     }
-    p->stage = AFDEP_LL_RECEIVED;
+    afdep_ll_set_stage(&b->ledger, p->exchange, AFDEP_LL_RECEIVED);
 }

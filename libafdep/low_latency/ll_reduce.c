@@ -6,7 +6,7 @@
 #include "low_latency/ll.h"
 
 /* The next rank's word: it says how many rows that rank sent, which is how many of its experts were chosen here. */
-static afdep_status_t join(afdep_ll_buffer_t *b, afdep_actor_t *actor)
+static afdep_status_t join(afdep_ll_rank_t *b, afdep_actor_t *actor)
 {
     afdep_ll_plane_t *p = b->plane;
     int owner = p->next_owner;
@@ -22,7 +22,7 @@ static afdep_status_t join(afdep_ll_buffer_t *b, afdep_actor_t *actor)
     return AFDEP_OK;
 }
 
-static afdep_status_t sum_token(afdep_ll_buffer_t *b, afdep_actor_t *actor, int token)
+static afdep_status_t sum_token(afdep_ll_rank_t *b, afdep_actor_t *actor, int token)
 {
     afdep_ll_plane_t *p = b->plane;
     size_t hidden = (size_t)p->shape.hidden, padded = (hidden + 127) / 128 * 128, choices = (size_t)token;
@@ -52,7 +52,7 @@ static afdep_status_t sum_token(afdep_ll_buffer_t *b, afdep_actor_t *actor, int 
 
 static afdep_status_t reduce_step(afdep_host_t *h, afdep_actor_t *actor)
 {
-    afdep_ll_buffer_t *b = afdep_ll_of(h);
+    afdep_ll_rank_t *b = afdep_ll_of(h);
     afdep_ll_plane_t *p = b->plane;
     if (p->next_owner < p->shape.ranks)
         return join(b, actor);
@@ -64,14 +64,14 @@ static afdep_status_t reduce_step(afdep_host_t *h, afdep_actor_t *actor)
     return AFDEP_DONE;
 }
 
-void afdep_ll_begin_reduce(afdep_ll_buffer_t *b, afdep_ll_plane_t *p)
+void afdep_ll_begin_reduce(afdep_ll_rank_t *b, afdep_ll_plane_t *p)
 {
     b->plane = p;
     afdep_host_begin(&b->host, "ll_combine's receive", p->exchange, NULL);
     afdep_host_add(&b->host, reduce_step, "ll_reduce", -1);
 }
 
-void afdep_ll_end_reduce(afdep_ll_plane_t *p)
+void afdep_ll_end_reduce(afdep_ll_rank_t *b, afdep_ll_plane_t *p)
 {
-    p->stage = AFDEP_LL_FREE;
+    afdep_ll_set_stage(&b->ledger, p->exchange, AFDEP_LL_FREE);
 }

@@ -19,11 +19,11 @@ enum { RANKS = 3, ME = 1, TOKENS = 4, HIDDEN = 128, TOP_K = 3, EXPERTS = 6, LOCA
 
 typedef struct subject {
     afdep_sim_t *sim;
-    afdep_ll_buffer_t *buffer;
+    afdep_ll_rank_t *buffer;
 } subject_t;
 
 typedef struct run {
-    afdep_ll_buffer_t *b;
+    afdep_ll_rank_t *b;
     afdep_sim_t *sim;
     afdep_fuzz_input_t input;
     int part; /* 0 .. 3: send, receive, return, sum */
@@ -139,11 +139,11 @@ static void end_part(run_t *run)
     if (run->part == 0)
         afdep_ll_end_dispatch(run->b, &run->dispatch);
     else if (run->part == 1)
-        afdep_ll_end_receive(run->b->plane);
+        afdep_ll_end_receive(run->b, run->b->plane);
     else if (run->part == 2)
         afdep_ll_end_combine(run->b, &run->combine);
     else
-        afdep_ll_end_reduce(run->b->plane);
+        afdep_ll_end_reduce(run->b, run->b->plane);
     run->part = (run->part + 1) % 4;
     run->under_way = 0;
 }

@@ -134,6 +134,15 @@ static inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t value)
     return bits;
 }
 
+static inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value)
+{
+    const uint64_t *all = afdep_simt_warp(value, mask);
+    uint32_t most = 0;
+    for (int lane = 0; lane < 32; lane++)
+        most = all[lane] > most ? (uint32_t)all[lane] : most;
+    return most;
+}
+
 template <typename Value> static inline uint32_t __match_any_sync(uint32_t mask, Value value)
 {
     const uint64_t *all = afdep_simt_values(mask, value);
@@ -224,6 +233,11 @@ static inline float __fmul_rn(float a, float b)
     return a * b;
 }
 
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+
 static inline float __fadd_rn(float a, float b)
 {
     return a + b;
@@ -289,18 +303,21 @@ template <typename Value> static inline Value afdep_simt_load(const Value *at, i
     return __atomic_load_n(at, order);
 }
 
-/* Sixteen bytes at once, which the processors that this runs on load and store whole. */
+/* Sixteen bytes at once, which the processors that this runs on load and store whole. Said as instructions: of an intrinsic a
+   compiler may make two loads of half as much. */
 static inline void afdep_simt_load16(const void *at, uint64_t *low, uint64_t *high)
 {
+    __m128i word;
     afdep_simt_yield();
-    __m128i word = _mm_load_si128((const __m128i *)at);
+    asm volatile("movdqa %1, %0" : "=x"(word) : "m"(*(const __m128i *)at) : "memory");
     *low = (uint64_t)_mm_cvtsi128_si64(word);
     *high = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(word, word));
 }
 
 static inline void afdep_simt_store16(void *at, uint64_t low, uint64_t high)
 {
-    _mm_store_si128((__m128i *)at, _mm_set_epi64x((long long)high, (long long)low));
+    __m128i word = _mm_set_epi64x((long long)high, (long long)low);
+    asm volatile("movdqa %1, %0" : "=m"(*(__m128i *)at) : "x"(word) : "memory");
 }
 
 static inline uint64_t afdep_simt_now_ns()
@@ -308,6 +325,12 @@ static inline uint64_t afdep_simt_now_ns()
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint32_t afdep_simt_max_pairs(uint32_t a, uint32_t b)
+{
+    uint32_t high = (a >> 16) > (b >> 16) ? a : b, low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b;
+    return (high & 0xFFFF0000u) | (low & 0xFFFFu);
 }
 
 static inline uint32_t afdep_simt_bf16(float value)

@@ -334,6 +334,27 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    return cudaEventCreate(event);
+}
+
+/* Whatever was put onto a stream is over. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned)
+{
+    return enqueue(stream, [=]() { *(uint64_t *)event = afdep_simt_now_ns(); });
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete (uint64_t *)event;

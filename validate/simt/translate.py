@@ -25,6 +25,7 @@ INSTRUCTIONS = [
     ("st.global.L1::no_allocate.v4.u32", "memcpy({0}, &v, 16)"),
     ("cvt.rn.bf16x2.f32", "{0} = afdep_simt_bf16({1}) << 16 | afdep_simt_bf16({2})"),
     ("cvt.rn.satfinite.e4m3x2.f32", "{0} = (uint16_t)(afdep_e4m3_from_f32({1}) << 8 | afdep_e4m3_from_f32({2}))"),
+    ("max.u16x2", "{0} = afdep_simt_max_pairs({1}, {2})"),
     ("mov.u64", "{0} = afdep_simt_now_ns()"),
     ("griddepcontrol.", "(void)0"),
     ("prefetch.", "(void)0"),

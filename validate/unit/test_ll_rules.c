@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The low-latency API's rules that need no buffer, line by line of the document that it follows: which format a request
- * becomes on which profile, limits, sizes, layout.
+ * becomes on which profile, limits, sizes, layout, order of calls; and the quotients that GPUs encode with.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "low_latency/ll.h"
+#include "low_latency/ll_ledger.h"
 #include "validate/unit/ll_expect.h"
 
 /* ---- Formats ------------------------------------------------------------------------------------------------- */
@@ -246,6 +248,82 @@ static void test_layout(void **state)
     assert_int_not_equal(afdep_ll_layout_init(&l, &huge), 0);
 }
 
+/* ---- Who may call when --------------------------------------------------------------------------------------- */
+
+static afdep_ll_ledger_t open_ledger(int *of)
+{
+    afdep_ll_ledger_t ledger;
+    afdep_ll_ledger_start(&ledger, of, 7);
+    return ledger;
+}
+
+/* Two exchanges at most; combined in their order; a handle, hook or event is of one buffer, one half, one exchange. */
+static void test_ledger(void **state)
+{
+    int here = 0, there = 0, done = 0;
+    uint64_t exchange = 0, half_of[2];
+    afdep_ll_half_t half;
+    afdep_ll_ledger_t l = open_ledger(&here), other = open_ledger(&there);
+    (void)state;
+    for (uint64_t n = 8; n <= 9; n++) {
+        assert_int_equal(afdep_ll_may_dispatch(&l), AFDEP_OK);
+        assert_int_equal(afdep_ll_start_exchange(&l), n);
+        afdep_ll_set_stage(&l, n, AFDEP_LL_SENT);
+    }
+    assert_int_equal(afdep_ll_may_dispatch(&l), AFDEP_ERR_ORDER);
+    assert_int_equal(afdep_ll_may_close(&l, 0), AFDEP_ERR_ORDER);
+    afdep_ll_handle_t first = afdep_ll_handle_of(&l, 8), second = afdep_ll_handle_of(&l, 9);
+    assert_int_equal(afdep_ll_find_combine(&l, &first, &exchange), AFDEP_ERR_ORDER); /* not received */
+    afdep_ll_set_stage(&l, 8, AFDEP_LL_RECEIVED);
+    afdep_ll_set_stage(&l, 9, AFDEP_LL_RECEIVED);
+    assert_int_equal(afdep_ll_find_combine(&l, &second, &exchange), AFDEP_ERR_ORDER); /* 8 comes first */
+    assert_int_equal(afdep_ll_find_combine(&other, &first, &exchange), AFDEP_ERR_ARGUMENT);
+    assert_int_equal(afdep_ll_find_combine(&l, &first, &exchange), AFDEP_OK);
+    assert_int_equal(exchange, 8);
+    l.combined = 8;
+    afdep_ll_set_stage(&l, 8, AFDEP_LL_RETURNED);
+    assert_int_equal(afdep_ll_find_combine(&l, &first, &exchange), AFDEP_ERR_ORDER); /* twice */
+    afdep_ll_name_half(&l, 8, AFDEP_LL_COMBINE, half_of);
+    assert_int_equal(afdep_ll_find_half(&l, half_of, "test", &exchange, &half, &done), AFDEP_OK);
+    assert_true(exchange == 8 && half == AFDEP_LL_COMBINE && !done);
+    assert_int_equal(afdep_ll_find_half(&other, half_of, "test", &exchange, &half, &done), AFDEP_ERR_ARGUMENT);
+    afdep_ll_set_stage(&l, 8, AFDEP_LL_FREE);
+    assert_int_equal(afdep_ll_find_half(&l, half_of, "test", &exchange, &half, &done), AFDEP_OK);
+    assert_true(done);
+    half_of[1] = 7; /* the one before the first */
+    assert_int_equal(afdep_ll_find_half(&l, half_of, "test", &exchange, &half, &done), AFDEP_ERR_ARGUMENT);
+    assert_int_equal(afdep_ll_may_dispatch(&l), AFDEP_OK); /* the plane of 8 is free */
+    afdep_ll_set_stage(&l, 9, AFDEP_LL_FREE);
+    assert_int_equal(afdep_ll_may_close(&l, 0), AFDEP_OK);
+}
+
+/* ---- Quotients of the GPU's encoders ------------------------------------------------------------------------- */
+
+/* As ll_divided() of cuda/ll_encode.cuh: one over the scale, a product, and a fused step on what that leaves. */
+static float stepped_quotient(float element, float scale)
+{
+    float inverse = 1.0f / scale, near = element * inverse;
+    return copysignf(fmaf(fmaf(-near, scale, element), inverse, near), element);
+}
+
+/* Every BF16 significand as largest and as element, elements up to 2^18 below the largest (smaller ones have no code),
+   e4m3 and INT8: bit for bit what one division gives. The exponent of the largest moves both alike. */
+static void test_quotients(void **state)
+{
+    (void)state;
+    for (int format = 0; format < 2; format++)
+        for (uint32_t amax = 0x80; amax < 0x100; amax++) {
+            float scale = (float)amax / (format ? 127.0f : 448.0f);
+            for (uint32_t element = 0x80; element < 0x100; element++)
+                for (int below = 0; below <= 18; below++) {
+                    float x = ldexpf((float)element, -below), want = x / scale, got = stepped_quotient(x, scale);
+                    if (got != want)
+                        fail_msg("%a / %a: %a, not %a", (double)x, (double)scale, (double)got, (double)want);
+                }
+        }
+    assert_true(signbit(stepped_quotient(-0.0f, 3.0f)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +334,8 @@ int main(void)
         cmocka_unit_test(test_two_hosts),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_ledger),
+        cmocka_unit_test(test_quotients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -354,7 +354,7 @@ typedef enum place { DISPATCH_WORD, HEADER, ROW, COMBINE_WORD, COMBINE_ROW } pla
 
 static unsigned char *find_place(const desk_t *d, place_t place)
 {
-    const afdep_ll_buffer_t *b = d->buffer;
+    const afdep_ll_rank_t *b = afdep_ll_rank_of(d->buffer);
     const afdep_ll_layout_t *l = &b->settings.layout;
     unsigned char *plane = b->host.fabric->base + b->planes[0].base;
     switch (place) {
@@ -430,7 +430,7 @@ static void test_too_many_choices(void **state)
     (void)state;
     d->dispatch.return_recv_hook = 1;
     EXPECT_OK(afdep_ll_dispatch(d->buffer, &d->dispatch));
-    uint32_t stride = d->buffer->settings.layout.row_stride;
+    uint32_t stride = ((afdep_ll_rank_t *)afdep_ll_rank_of(d->buffer))->settings.layout.row_stride;
     for (int t = 0; t < TOKENS; t++)
         memcpy(find_place(d, ROW) + (t - 1) * (ptrdiff_t)stride + sizeof(afdep_row_tag_t), twice, sizeof(twice));
     EXPECT(afdep_ll_hook_call(d->buffer, &d->dispatch.hook), AFDEP_ERR_PROTOCOL, "a row's choices");
@@ -509,8 +509,10 @@ static void test_open_refuses(void **state)
     assert_int_equal(afdep_group_threads_create(1, 5000, &group), AFDEP_OK);
     EXPECT(afdep_ll_buffer_open(&group, NULL, &buffer), AFDEP_ERR_ARGUMENT, "config is NULL");
     EXPECT(afdep_ll_buffer_open(&group, &c, NULL), AFDEP_ERR_ARGUMENT, "buffer is NULL");
-    c.backend = "cuda";
-    EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_UNSUPPORTED, "host only");
+    c.backend = "cuda"; /* not in this build, or not over that fabric */
+    c.fabric = "shm";
+    EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_UNSUPPORTED, "\"cuda\"");
+    c.fabric = NULL;
     c.backend = "abacus";
     EXPECT(afdep_ll_buffer_open(&group, &c, &buffer), AFDEP_ERR_CONFIG, "abacus");
     c.backend = "host";

@@ -7,14 +7,24 @@
  *     (the experts run on [E/R, R * M, H])
  *     afdep_ll_combine()    each expert's row back to the token's rank, and their weighted sum there
  *
- * Shapes are in brackets, row-major: T tokens of this rank, M the per-rank maximum of an exchange, H hidden, K choices
- * per token, E experts, R ranks, L = E/R local experts.
+ * Shapes are in brackets, row-major: T tokens of this rank, M the per-rank maximum of an exchange, H hidden, K
+ * choices per token, E experts, R ranks, L = E/R local experts.
  *
  * Every rank makes its calls in the same order. At most two dispatches may be without their combine, so that two
  * batches overlap; a third is refused (ORDER) until the oldest is combined. A buffer is used by one thread at a time.
+ * Nothing is allocated between opening and closing, nothing prints, exits or aborts, errno is preserved.
+ *
  * Host backend: pointers handed in are free again when the call that completes returns: the dispatch or combine itself,
  * or with a hook or an event the call that completes it (x, ids and weights already when the first call returns).
- * Nothing is allocated between opening and closing, nothing prints, exits or aborts, errno is preserved.
+ *
+ * CUDA backend: calls put kernels on the stream that they are given, and return. Tensors, ids, weights, counts and
+ * statistics are device memory, and stay as they are until the stream has passed the call that completes. The kernels of
+ * a buffer run in the order of its calls, whatever streams these name; a stream lives until the buffer's next call or
+ * its closing. Whole exchanges may be captured into graphs; between calls that are captured and such that are not the
+ * order is the caller's, and events are not queried in a capture. A hook puts the receiving kernel on the stream of its
+ * call. With async_finish the kernel runs on a stream of the buffer's own, behind what the call's stream holds; waiting
+ * for the event makes the call's stream wait. What a kernel finds out, invalid choices too, is told by
+ * afdep_ll_buffer_error() and by the next dispatch. A combine goes by the choices as dispatched: topk_idx is not read.
  */
 #ifndef AFDEP_LOW_LATENCY_H
 #define AFDEP_LOW_LATENCY_H
@@ -25,7 +35,7 @@
 extern "C" {
 #endif
 
-/* ---- Formats and profiles ------------------------------------------------------------------------------------ */
+/* ---- Formats and profiles ---------------------------------------------------------------------------------------- */
 
 /* What dispatched rows look like on the wire and in recv_x. Combine rows are BF16 always. */
 typedef enum afdep_ll_format {
@@ -70,7 +80,7 @@ typedef struct afdep_ll_request {
 AFDEP_EXPORT afdep_status_t afdep_ll_resolve_format(afdep_ll_profile_t profile, const afdep_ll_request_t *request,
                                                     afdep_ll_format_t *format);
 
-/* ---- Buffer -------------------------------------------------------------------------------------------------- */
+/* ---- Buffer ------------------------------------------------------------------------------------------------------ */
 
 /* Start from AFDEP_LL_CONFIG_INIT. The same on all ranks. */
 typedef struct afdep_ll_config {
@@ -83,8 +93,8 @@ typedef struct afdep_ll_config {
     int32_t ranks_per_domain; /* ranks of one host (one load/store domain); 0: all R. a2: two hosts at most */
     int32_t timeout_ms;    /* 0: AFDEP_TIMEOUT_MS, else 60000 */
     uint64_t buffer_bytes; /* the configured size. 0: HCCL_BUFFSIZE (in MiB), else 200 MiB; native: as needed */
-    const char *backend;   /* NULL or "host" */
-    const char *fabric;    /* as afdep_config_t */
+    const char *backend;   /* NULL or "host"; "cuda" */
+    const char *fabric;    /* as afdep_config_t; of the CUDA backend: peer, nccl */
 } afdep_ll_config_t;
 
 #define AFDEP_LL_CONFIG_INIT { sizeof(afdep_ll_config_t), 0, 0, 0, 0, AFDEP_LL_NATIVE, 0, 0, 0, 0, 0 }
@@ -124,7 +134,7 @@ AFDEP_EXPORT afdep_status_t afdep_ll_buffer_open(const afdep_group_t *group, con
 /* Collective on a healthy buffer, local after a fatal error; as afdep_buffer_close(). NULL is allowed. */
 AFDEP_EXPORT afdep_status_t afdep_ll_buffer_close(afdep_ll_buffer_t *buffer);
 
-/* Local. OK, or the status that poisoned the buffer; as afdep_buffer_error(). */
+/* Local. OK, or the status that poisoned the buffer; as afdep_buffer_error(), ROUTE included. */
 AFDEP_EXPORT afdep_status_t afdep_ll_buffer_error(afdep_ll_buffer_t *buffer);
 
 /* Local. What this rank sent to `peer` since opening: puts are rows and headers, count_words dispatch words, combines
@@ -132,7 +142,7 @@ AFDEP_EXPORT afdep_status_t afdep_ll_buffer_error(afdep_ll_buffer_t *buffer);
 AFDEP_EXPORT afdep_status_t afdep_ll_buffer_counters(const afdep_ll_buffer_t *buffer, int peer,
                                                      afdep_counters_t *counters);
 
-/* ---- Completing later ---------------------------------------------------------------------------------------- */
+/* ---- Completing later -------------------------------------------------------------------------------------------- */
 
 /* Names an exchange from its dispatch to its combine. Opaque: pass it on unchanged. */
 typedef struct afdep_ll_handle {
@@ -163,7 +173,7 @@ AFDEP_EXPORT afdep_status_t afdep_ll_event_wait(afdep_ll_buffer_t *buffer, const
    TIMEOUT: only waiting has a deadline. */
 AFDEP_EXPORT afdep_status_t afdep_ll_event_query(afdep_ll_buffer_t *buffer, const afdep_ll_event_t *event, int *done);
 
-/* ---- Dispatch ------------------------------------------------------------------------------------------------ */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 /* Start from AFDEP_LL_DISPATCH_INIT, in which use_fp8 is 1. */
 typedef struct afdep_ll_dispatch {
@@ -185,7 +195,8 @@ typedef struct afdep_ll_dispatch {
     /* out: memory of the caller's */
     void *recv_x;              /* [L, R * M, code bytes]: expert by expert, valid rows first, by source, then token;
                                   what follows them is left as it was */
-    void *recv_x_scales;       /* [L, R * M, scale bytes]; NULL for BF16 */
+    void *recv_x_scales;       /* [L, R * M, scale bytes]; NULL for BF16. CUDA: 4-byte aligned, recv_x 16,
+                                  recv_source 8 */
     float *recv_topk_weights;  /* [L, R * M]: each row's weight; NULL, or topk_weights is given */
     int32_t *recv_source;      /* [L, R * M, 2]: each row's source rank and token; may be NULL */
     int64_t *recv_count;       /* [L] */
@@ -194,21 +205,22 @@ typedef struct afdep_ll_dispatch {
     afdep_ll_handle_t handle;
     afdep_ll_event_t event;
     afdep_ll_hook_t hook;
+    afdep_stream_t stream;     /* in. CUDA backend: where the call goes; NULL on the host backend */
 } afdep_ll_dispatch_t;
 
 #define AFDEP_LL_DISPATCH_INIT { sizeof(afdep_ll_dispatch_t), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, AFDEP_LL_AUTO, 0, \
-                                 0, 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } } }
+                                 0, 0, 0, 0, 0, 0, 0, AFDEP_LL_AUTO, { { 0, 0, 0, 0 } }, { { 0, 0 } }, { { 0, 0 } }, 0 }
 
 /*
  * Sends this rank's tokens, and receives those of all ranks for its experts (now, or by the hook or event).
  * Returns ROUTE when an id was outside [0, E) or repeated: the exchange is under way all the same, with that id as -1,
- * and everything is as after OK. afdep_last_error() names token and slot.
+ * and everything is as after OK. afdep_last_error() names token and slot (CUDA: of an exchange before this one).
  * Errors that change nothing: ARGUMENT, CONFIG (a limit of the profile), UNSUPPORTED (a format of another profile),
  * ORDER. Fatal: TIMEOUT, PEER, PROTOCOL (ranks that differ in M, E, H, K or format, among others), TRANSPORT, POISONED.
  */
 AFDEP_EXPORT afdep_status_t afdep_ll_dispatch(afdep_ll_buffer_t *buffer, afdep_ll_dispatch_t *dispatch);
 
-/* ---- Combine ------------------------------------------------------------------------------------------------- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 /*
  * Local. The memory [L, R * M, H] BF16 that the combine of `handle` may take its x from with zero_copy: an expert that
@@ -234,10 +246,11 @@ typedef struct afdep_ll_combine {
     void *combined_x;          /* `out`, or the library's memory: valid until the second next dispatch */
     afdep_ll_event_t event;
     afdep_ll_hook_t hook;
+    afdep_stream_t stream;     /* in; as of a dispatch */
 } afdep_ll_combine_t;
 
 #define AFDEP_LL_COMBINE_INIT { sizeof(afdep_ll_combine_t), 0, 0, 0, 0, 0, { { 0, 0, 0, 0 } }, 0, 0, 0, 0, 0, \
-                                { { 0, 0 } }, { { 0, 0 } } }
+                                { { 0, 0 } }, { { 0, 0 } }, 0 }
 
 /*
  * Sends the experts' rows back, and sums those of this rank's tokens: in FP32, in slot order, weight * row first and
