@@ -14,6 +14,7 @@
 
 #include <afdep/afdep.h>
 
+#include "bench/lib/gin_note.h"
 #include "bench/lib/machine.h"
 #include "bench/lib/options.h"
 #include "bench/lib/preflight.h"
@@ -25,7 +26,7 @@
 
 typedef struct afdep_info {
     afdep_common_t common;
-    int config, preflight;
+    int config, preflight, gin;
     const char *scenario;
 } afdep_info_t;
 
@@ -67,7 +68,19 @@ static cJSON *config_json(void)
     return list;
 }
 
-static cJSON *info_json(void)
+/* What NCCL gives, as in records, or why it gives nothing. */
+static cJSON *gin_json(void)
+{
+    afdep_gin_note_t note;
+    char why[512];
+    if (afdep_gin_note_ask(&note, why, sizeof why) == 0)
+        return afdep_gin_note_json(&note);
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "error", why);
+    return json;
+}
+
+static cJSON *info_json(const afdep_info_t *info)
 {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "schema", "afdep-info/1");
@@ -78,6 +91,8 @@ static cJSON *info_json(void)
     cJSON_AddItemToObject(json, "fabrics", afdep_machine_fabrics());
     cJSON_AddItemToObject(json, "config", config_json());
     cJSON_AddItemToObject(json, "machine", afdep_record_machine());
+    if (info->gin)
+        cJSON_AddItemToObject(json, "gin", gin_json());
     return json;
 }
 
@@ -180,6 +195,12 @@ static void print_machine(const cJSON *machine)
     print_nics(machine);
 }
 
+static void print_gin(const cJSON *gin)
+{
+    printf("%-14s  %s%s\n", "GIN", text_of(gin, "error", text_of(gin, "why", "")),
+           cJSON_IsTrue(get(gin, "loopback")) ? "; over the loopback plugin, no network" : "");
+}
+
 static void print_config(const cJSON *config)
 {
     printf("%-22s %-32s %-12s %-12s %s\n", "setting", "variable", "value", "from", "meaning");
@@ -246,6 +267,8 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
           "print every setting of the library: its variable, its value, and where that comes from", 0 },
         { "preflight", AFDEP_OPTION_FLAG, &info->preflight, 0, 0, 0, 0,
           "list what a cluster run needs of this host, and exit with 1 if something fatal is missing", 0 },
+        { "gin", AFDEP_OPTION_FLAG, &info->gin, 0, 0, 0, 0,
+          "ask NCCL, on the first GPU, which GPU-initiated networking a buffer of several domains would get", 0 },
         { "scenario", AFDEP_OPTION_STRING, &info->scenario, 0, 0, 0, "FILE",
           "of --preflight: the run's scenario (default: several domains of two ranks)", 0 },
         AFDEP_COMMON_OPTIONS(info->common), /* of which only help, version and json matter here */
@@ -258,7 +281,7 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
     int status = afdep_options_parse(options, argc, copy, why, why_size);
     free(copy);
     if (status == 1 && info->common.help)
-        afdep_options_help("afdep-info", "[--config | --preflight [--scenario FILE]] [--json [FILE]]",
+        afdep_options_help("afdep-info", "[--config | --preflight [--scenario FILE]] [--gin] [--json [FILE]]",
                            "Says what this build of afdep has, and what this machine has that matters to it. --json "
                            "without a FILE writes to standard output.",
                            options);
@@ -267,6 +290,8 @@ static int parse(afdep_info_t *info, int argc, char **argv, char *why, size_t wh
     else if (status == 0 && info->common.json && strcmp(info->common.json, "-") != 0 &&
              afdep_record_probe(info->common.json, why, why_size) != 0)
         status = -1; /* before the machine is looked at, and not with the status of requirements that are not met */
+    else if (status == 0 && info->gin && (info->config || info->preflight))
+        status = afdep_why(why, why_size, "--gin: stands beside neither --config nor --preflight");
     else if (status == 0 && info->scenario && !info->preflight)
         status = afdep_why(why, why_size, "--scenario: only --preflight has a use for it");
     else if (status == 1)
@@ -295,6 +320,8 @@ static int report(const afdep_info_t *info, const cJSON *json, char *why, size_t
     } else {
         print_build(json);
         print_machine(get(json, "machine"));
+        if (info->gin)
+            print_gin(get(json, "gin"));
     }
     return 0;
 }
@@ -307,7 +334,7 @@ int main(int argc, char **argv)
     int refused = status < 0;
     int unmet = 0;
     if (status == 0) {
-        cJSON *json = info.preflight ? preflight_json(&info, why, sizeof why) : info_json();
+        cJSON *json = info.preflight ? preflight_json(&info, why, sizeof why) : info_json(&info);
         refused = !json;
         status = json ? report(&info, json, why, sizeof why) : -1;
         unmet = json && number_of(json, "unmet_fatal") > 0;

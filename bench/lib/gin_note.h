@@ -16,6 +16,10 @@ typedef struct afdep_gin_note {
 /* As afdep_buffer_info() says. */
 void afdep_gin_note_take(afdep_gin_note_t *note, const afdep_buffer_t *buffer);
 
+/* What a buffer of several domains would get on this machine: asks NCCL with a communicator of this process alone, on the
+   current GPU, for what the environment's settings want. 0, or -1 with the reason why it cannot be had. */
+int afdep_gin_note_ask(afdep_gin_note_t *note, char *why, size_t why_size);
+
 /* {"type", "contexts", "traffic_class", "loopback", "why"}, or NULL where there is none. The caller owns it. */
 cJSON *afdep_gin_note_json(const afdep_gin_note_t *note);
 

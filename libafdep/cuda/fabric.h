@@ -17,6 +17,7 @@ typedef struct afdep_device_fabric afdep_device_fabric_t;
 typedef struct afdep_rail_gin {
     int num_qps, type, traffic_class; /* as settings: asked for */
     int signals;                      /* of a rank, the same on all */
+    int alone;                        /* asked for though there is one domain: to see what NCCL gives */
     int contexts, found_type;         /* had: contexts that are used; NCCL's number */
     int loopback;                     /* NCCL is told to load the plugin that stands in for a network on one host */
     char why[160];                    /* that it is this type and as many contexts */

@@ -64,7 +64,7 @@ static int alive(afdep_device_fabric_t *f, int peer)
 
 static int across(const nccl_fabric_t *n)
 {
-    return n->ranks_per_domain != n->super.size;
+    return n->super.gin.alone || n->ranks_per_domain != n->super.size;
 }
 
 static afdep_status_t tell(afdep_device_fabric_t *f, uint64_t offset, uint64_t value)
