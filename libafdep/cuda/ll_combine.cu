@@ -333,6 +333,7 @@ static __device__ __forceinline__ bool sum_part(const afdep_ll_device_t &r, cons
                                 exchange, CALL, AFDEP_CUDA_WORD_COMBINE, s.id / c.s.local, token, part);
     if (!__all_sync(AFDEP_FULL, fine))
         return false;
+    __syncwarp(); /* the terms, and the acquires of the lanes that waited, before the others' reads */
     sum_rows(c, terms, __popc(chosen), part * AFDEP_LL_SUM_VECTORS + lane,
              (uint4 *)c.out + (int64_t)token * c.s.combine_vectors);
     return true;

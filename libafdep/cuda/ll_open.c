@@ -251,6 +251,8 @@ static afdep_status_t ll_open(const afdep_ll_settings_t *settings, const afdep_g
                                         .device = b->c.device,
                                         .timeout_ms = settings->timeout_ms,
                                         .bytes = b->params.l.bytes,
+                                        .ranks_per_domain = group->size, /* kernels want every segment mapped */
+                                        .gin = { .traffic_class = -1 },
                                         .prepare = prepare_segment,
                                         .prepare_context = b };
     status = provider->open(&args, &b->c.fabric);
